@@ -1,0 +1,1 @@
+"""Stripe: checkout, portal, webhook inbox, and from a subscription to a tier."""

@@ -1,0 +1,1 @@
+"""Who may do what, and how much is left: accounts, tokens, tiers, overrides, the ledger."""

@@ -1,0 +1,20 @@
+"""Accounts and tokens, tiers and overrides, the ledger."""
+
+from entitlements.models.accounts import Account, ApiToken, IdempotencyRecord
+from entitlements.models.ledger import Adjustment, Admission, Denial, Movement, PeriodCounter
+from entitlements.models.tiers import ENTITLEMENT_FIELDS, Override, Tier, TierPrice
+
+__all__ = [
+    "ENTITLEMENT_FIELDS",
+    "Account",
+    "Adjustment",
+    "Admission",
+    "ApiToken",
+    "Denial",
+    "IdempotencyRecord",
+    "Movement",
+    "Override",
+    "PeriodCounter",
+    "Tier",
+    "TierPrice",
+]

@@ -1,0 +1,1 @@
+"""Agents, bundles, deployments, the invocation gateway and the provider adapters."""

@@ -1,0 +1,1 @@
+"""Signed usage reports: kept, verified, settled, rolled up and retained."""

@@ -1,0 +1,144 @@
+"""The inbox of signed reports, hourly roll-ups, rate cards and the signed statement of a closed period."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pghistory
+from django.contrib.postgres.fields import ArrayField
+from django.core.validators import MinValueValidator
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+from entitlements.enums import Runtime
+
+
+class ReportStatus(models.TextChoices):
+    """What became of a report that was kept."""
+
+    PENDING = "pending"
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"
+    REJECTED = "rejected"
+    PARKED = "parked"
+
+
+class Report(models.Model):
+    """A signed usage report as its bytes; kept before it is judged, so that none is lost."""
+
+    id = models.BigAutoField(primary_key=True)
+    deployment_id = models.UUIDField()
+    # Compared byte for byte, so it is kept as bytes.
+    event_id = models.BinaryField(max_length=200)
+    body = models.BinaryField()
+    signature = models.CharField(max_length=2000)
+    key_id = models.CharField(max_length=16)
+    received_at = models.DateTimeField(default=timezone.now)
+    status = models.CharField(max_length=10, choices=ReportStatus.choices, default=ReportStatus.PENDING)
+    reason = models.CharField(max_length=200, blank=True)
+    attempts = models.PositiveSmallIntegerField(default=0)
+    processed_at = models.DateTimeField(null=True)
+    # Known once it was judged; from the deployment, never from the body.
+    account_id = models.UUIDField(null=True)
+    invocation_id = models.UUIDField(null=True)
+
+    class Meta:
+        ordering = ("-id",)
+        indexes: ClassVar = [
+            models.Index("id", condition=Q(status=ReportStatus.PENDING), name="report_pending"),
+            models.Index("invocation_id", name="report_of_invocation"),
+            models.Index("account_id", models.F("id").desc(), name="report_of_account"),
+        ]
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                "deployment_id", "event_id", condition=Q(status=ReportStatus.ACCEPTED), name="report_accepted_once"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{bytes(self.event_id).decode(errors='replace')} ({self.status})"
+
+
+def _sum() -> Any:
+    return models.BigIntegerField(default=0)
+
+
+class UsageHour(models.Model):
+    """What one deployment used in one hour: sums of the ledger's journal, with its estimated cost."""
+
+    id = models.BigAutoField(primary_key=True)
+    account_id = models.UUIDField()
+    agent_id = models.UUIDField()
+    deployment_id = models.UUIDField()
+    runtime = models.CharField(max_length=20)
+    hour = models.DateTimeField()
+    requests = _sum()
+    tokens = _sum()
+    compute_ms = _sum()
+    tool_calls = _sum()
+    code_ms = _sum()
+    browser_sessions = _sum()
+    errors = _sum()
+    errors_by_class = models.JSONField(default=dict)
+    # Counts per latency bucket; the bounds are in telemetry/rules.py.
+    latency_buckets = ArrayField(models.BigIntegerField(), default=list)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint("account_id", "hour", "deployment_id", name="usage_hour_once"),
+        ]
+        indexes: ClassVar = [models.Index("agent_id", "hour", name="usage_hour_of_agent")]
+
+    def __str__(self) -> str:
+        return f"{self.deployment_id} {self.hour:%Y-%m-%dT%H}"
+
+
+def _price(help_text: str) -> Any:
+    return models.DecimalField(
+        max_digits=24, decimal_places=12, default=0, validators=[MinValueValidator(0)], help_text=help_text
+    )
+
+
+@pghistory.track(pghistory.InsertEvent(), pghistory.UpdateEvent(), pghistory.DeleteEvent(), append_only=True)
+class RateCard(models.Model):
+    """What a runtime is estimated to cost from a date on, in US dollars. Decimal, with all digits."""
+
+    runtime = models.CharField(max_length=20, choices=[(r, r) for r in Runtime])
+    effective_from = models.DateField(help_text="First day (UTC) on which it counts.")
+    per_million_requests = _price("USD per 1,000,000 requests.")
+    per_million_tokens = _price("USD per 1,000,000 tokens; only for models that the platform provides.")
+    per_million_compute_ms = _price("USD per 1,000,000 milliseconds of compute.")
+    per_tool_call = _price("USD per tool call.")
+    per_code_execution_second = _price("USD per second of code execution.")
+    per_browser_session = _price("USD per browser session.")
+
+    class Meta:
+        ordering = ("runtime", "-effective_from")
+        constraints: ClassVar = [
+            models.UniqueConstraint("runtime", "effective_from", name="rate_card_once_a_day"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.runtime} from {self.effective_from}"
+
+
+class UsageStatement(models.Model):
+    """The signed totals of a closed period; a later correction is a restatement, a row of its own."""
+
+    id = models.BigAutoField(primary_key=True)
+    account_id = models.UUIDField()
+    period = models.DateField()
+    number = models.PositiveIntegerField(default=1, help_text="1 is the statement, more are restatements.")
+    totals = models.JSONField()
+    reason = models.CharField(max_length=300, blank=True)
+    created_at = models.DateTimeField(default=timezone.now)
+    payload = models.TextField(help_text="What is signed, byte for byte.")
+    mac = models.CharField(max_length=80)
+
+    class Meta:
+        ordering = ("period", "number")
+        constraints: ClassVar = [models.UniqueConstraint("account_id", "period", "number", name="statement_number")]
+
+    def __str__(self) -> str:
+        return f"{self.account_id} {self.period:%Y-%m} #{self.number}"

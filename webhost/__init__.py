@@ -1,0 +1,1 @@
+"""The project: settings, routes, and the small kernel that all apps share."""
