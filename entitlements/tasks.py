@@ -1,0 +1,49 @@
+"""Periodic work of the ledger. Each calls one action and is safe to run twice, also at once."""
+
+from __future__ import annotations
+
+import logging
+
+from celery import shared_task
+from django.utils import timezone
+
+from entitlements import ledger
+from entitlements.models import IdempotencyRecord
+from webhost.period import period_of, previous_period
+
+logger = logging.getLogger(__name__)
+_BATCH = 500
+
+
+@shared_task(name="entitlements.close_overdue")
+def close_overdue() -> int:
+    """Close admissions that nobody settled in time; return how many."""
+    total = 0
+    while closed := ledger.close_overdue(batch=_BATCH):
+        total += closed
+        if closed < _BATCH:
+            break
+    return total
+
+
+@shared_task(name="entitlements.verify_recent")
+def verify_recent() -> int:
+    """Check the counters of this and the last month; each that is off raises an alert in the log."""
+    differences = ledger.verify(since=previous_period(period_of(timezone.now())))
+    for difference in differences:
+        logger.error(
+            "Ledger differs for account %s in %s: counter %s, admissions %s, adjustments %s.",
+            difference.account_id,
+            difference.period,
+            difference.counter,
+            difference.admissions,
+            difference.adjustments,
+        )
+    return len(differences)
+
+
+@shared_task(name="entitlements.forget_answers")
+def forget_answers() -> int:
+    """Delete kept answers of requests whose Idempotency-Key has expired; return how many."""
+    deleted, _ = IdempotencyRecord.objects.filter(expires_at__lt=timezone.now()).delete()
+    return deleted
