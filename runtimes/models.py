@@ -137,6 +137,8 @@ class Deployment(models.Model):
     deadline_at = models.DateTimeField(help_text="When a deploy that nobody finished ends as failed.")
     claimed_until = models.DateTimeField(null=True, blank=True, help_text="A worker is at it until then.")
     finished_at = models.DateTimeField(null=True, blank=True)
+    removal_requested_at = models.DateTimeField(null=True, blank=True)
+    removed_at = models.DateTimeField(null=True, blank=True, help_text="When nothing of it was left at the provider.")
 
     class Meta:
         ordering = ("-version",)
@@ -149,6 +151,8 @@ class Deployment(models.Model):
         ]
         indexes: ClassVar = [
             models.Index("deadline_at", condition=Q(status=DeploymentStatus.DEPLOYING), name="deployment_unfinished"),
+            models.Index("removal_requested_at", condition=Q(removal_requested_at__isnull=False, removed_at__isnull=True),
+                         name="deployment_to_remove"),  # fmt: skip
         ]
         triggers: ClassVar = [
             pgtrigger.Trigger(

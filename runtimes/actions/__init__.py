@@ -1,0 +1,1 @@
+"""This app's verbs: one transaction each, safe to run twice."""

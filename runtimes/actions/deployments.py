@@ -1,0 +1,315 @@
+"""From a zip to a deployment that serves: accept, deploy, finish, activate, remove.
+
+Everything after acceptance may be repeated: a worker killed half-way is resumed by the sweep, the
+provider adopts what it made before, and the previous version keeps serving until the pointer moves.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+from typing import BinaryIO
+from uuid import UUID
+
+import pghistory
+from django.conf import settings
+from django.core.files.base import ContentFile
+from django.core.files.storage import default_storage
+from django.db import IntegrityError, transaction
+from django.db.models import F, Max, Q
+from django.utils import timezone
+
+from entitlements.actions.gates import lock_account, require_room, require_runtime
+from entitlements.enums import LimitType, Runtime
+from runtimes.bundle import prepare_bundle, read_bundle
+from runtimes.enums import DeploymentStatus
+from runtimes.errors import DeploymentFailedError
+from runtimes.models import Agent, Artifact, Deployment, DeploymentLogLine, RuntimeSwitch
+from runtimes.providers import PROVIDERS
+from runtimes.providers.base import Target
+from webhost.errors import ConflictError, InvalidRequestError, NotFoundError, WebhostError
+from webhost.queue import send_on_commit
+from webhost.signing import current_root_key_id
+
+logger = logging.getLogger(__name__)
+
+# How long a worker has a deployment for itself; then another may resume it.
+LEASE = timedelta(seconds=40)
+_KEPT = Q(removal_requested_at__isnull=True) & ~Q(status=DeploymentStatus.FAILED)
+
+
+def target_of(deployment: Deployment) -> Target:
+    """Return a deployment as the adapters know it."""
+    return Target(
+        account_id=deployment.account_id,
+        agent_id=deployment.agent_id,
+        deployment_id=deployment.id,
+        version=deployment.version,
+        runtime=deployment.runtime_provider,
+        root_key_id=deployment.root_key_id,
+        capabilities=frozenset(deployment.capabilities),
+        timeout_seconds=deployment.timeout_seconds,
+    )
+
+
+def write_line(deployment_id: UUID, line: str) -> None:
+    """Tell the owner what a deploy is doing."""
+    DeploymentLogLine.objects.create(deployment_id=deployment_id, line=line[:1000])
+
+
+def accept_deployment(agent: Agent, upload: BinaryIO) -> Deployment:
+    """Check a bundle, ask the entitlements, and queue its deployment; return it as `deploying`.
+
+    Raises InvalidRequestError for a bad bundle (nothing is stored), LimitExceededError for a gate or a
+    cap, ConflictError while another deployment of this agent is under way.
+    """
+    upload.seek(0, 2)
+    if upload.tell() > settings.BUNDLE_LIMIT:
+        raise InvalidRequestError("The bundle is too large.", status=413, path="bundle")
+    upload.seek(0)
+    source = read_bundle(upload)
+    config = source.config
+    runtime = agent.runtime_provider
+    if runtime not in config.runtimes:
+        raise InvalidRequestError(
+            f"agent.config.json does not name the runtime {runtime}.", path="agent.config.json/runtime"
+        )
+    capabilities = sorted(config.capabilities) if runtime == Runtime.AGENTCORE else []
+    require_runtime(agent.account_id, runtime, capabilities, agent_id=agent.id)
+    if runtime not in PROVIDERS:
+        raise ConflictError(f"The runtime {runtime} takes no deployments yet.")
+    _require_switched_on(runtime)
+    prepare_bundle(source)  # a bundle that cannot be built is refused now, with its own file and line
+    artifact = _keep(source.source_sha256, upload)
+    try:
+        with transaction.atomic():
+            lock_account(agent.account_id)
+            locked = Agent.objects.kept().select_for_update(no_key=True).get(pk=agent.pk)  # type: ignore[attr-defined]
+            deployments = Deployment.objects.filter(agent=locked)
+            if deployments.filter(status=DeploymentStatus.DEPLOYING).exists():
+                raise ConflictError("A deployment of this agent is under way.", retryable=True, retry_after=5)
+            require_room(
+                agent.account_id, LimitType.DEPLOYMENTS, deployments.filter(_KEPT).count(), agent_id=agent.id
+            )
+            newest = deployments.aggregate(newest=Max("version"))["newest"] or 0
+            deployment = Deployment.objects.create(
+                agent=locked,
+                account_id=agent.account_id,
+                version=newest + 1,
+                runtime_provider=runtime,
+                artifact=artifact,
+                config=config.as_json(),
+                capabilities=capabilities,
+                timeout_seconds=config.timeout_seconds,
+                root_key_id=current_root_key_id(),
+                deadline_at=timezone.now() + timedelta(seconds=settings.DEPLOY_DEADLINE_SECONDS),
+            )
+            write_line(deployment.id, f"Accepted version {deployment.version}: {source.source_sha256[:12]}.")
+            send_on_commit("runtimes.run_deployment", str(deployment.id))
+    except Agent.DoesNotExist as error:
+        raise NotFoundError from error
+    except IntegrityError as error:
+        raise ConflictError("A deployment of this agent is under way.", retryable=True, retry_after=5) from error
+    return deployment
+
+
+def _require_switched_on(runtime: str) -> None:
+    switch = RuntimeSwitch.objects.filter(runtime=runtime).first()
+    if switch is not None and not switch.deploys:
+        raise ConflictError(
+            switch.message or "This runtime takes no deployments at the moment.", retryable=True, retry_after=60
+        )
+
+
+def _keep(sha256: str, upload: BinaryIO) -> Artifact:
+    """Store the bytes that were checked, once, under their own hash."""
+    upload.seek(0)
+    content = upload.read()
+    artifact = Artifact(sha256=sha256, size=len(content))
+    if not default_storage.exists(artifact.path):
+        default_storage.save(artifact.path, ContentFile(content))
+    return Artifact.objects.get_or_create(sha256=sha256, defaults={"size": len(content)})[0]
+
+
+def _claim(deployment_id: UUID) -> Deployment | None:
+    """Take a deployment for this worker, unless another has it or it is finished. One statement."""
+    now = timezone.now()
+    taken = (
+        Deployment.objects.filter(pk=deployment_id, status=DeploymentStatus.DEPLOYING)
+        .filter(Q(claimed_until__isnull=True) | Q(claimed_until__lt=now))
+        .update(claimed_until=now + LEASE)
+    )
+    return Deployment.objects.select_related("agent").get(pk=deployment_id) if taken else None
+
+
+def run_deployment(deployment_id: UUID) -> DeploymentStatus | None:
+    """Bring a deployment to its provider and let it serve; None when there is nothing to do.
+
+    Safe to run twice and at once: one worker claims it, and a repeat adopts what was made before.
+    """
+    deployment = _claim(deployment_id)
+    if deployment is None:
+        return None
+    with pghistory.context(source="task runtimes.run_deployment"):
+        if deployment.deadline_at <= timezone.now():
+            return _fail(deployment, "DeadlineExceeded", "The deployment was interrupted and its time is up.")
+        try:
+            deployed_sha256 = _deploy(deployment)
+        except DeploymentFailedError as error:
+            if error.retryable and timezone.now() + timedelta(seconds=10) < deployment.deadline_at:
+                write_line(deployment.id, f"{error.message} Trying again.")
+                Deployment.objects.filter(pk=deployment.pk).update(claimed_until=timezone.now())
+                return DeploymentStatus.DEPLOYING
+            return _fail(deployment, error.error_class, error.message)
+        except WebhostError as error:  # the adapter's own check, or a bundle that no longer builds
+            return _fail(deployment, error.code.value, error.message)
+        except Exception:
+            logger.exception("Deployment %s failed unexpectedly.", deployment.public_id)
+            return _fail(deployment, "Internal", "Something went wrong on our side. Please try again.")
+        return _finish(deployment, deployed_sha256)
+
+
+def _deploy(deployment: Deployment) -> str:
+    artifact = deployment.artifact
+    with default_storage.open(artifact.path) as stored:
+        source = read_bundle(stored)
+    if source.source_sha256 != artifact.sha256:
+        raise DeploymentFailedError("The stored bundle is damaged.", error_class="ArtifactDamaged")
+    write_line(deployment.id, "Building.")
+    bundle = prepare_bundle(source)
+    write_line(deployment.id, f"Deploying {len(bundle.modules)} modules to {deployment.runtime_provider}.")
+    provider = PROVIDERS[deployment.runtime_provider]
+    target = target_of(deployment)
+    provider.deploy(target, bundle)
+    provider.activate(target)
+    return bundle.deployed_sha256
+
+
+def _finish(deployment: Deployment, deployed_sha256: str) -> DeploymentStatus:
+    with transaction.atomic():
+        agent = Agent.objects.select_for_update(no_key=True).get(pk=deployment.agent_id)
+        done = Deployment.objects.filter(pk=deployment.pk, status=DeploymentStatus.DEPLOYING).update(
+            status=DeploymentStatus.ACTIVE,
+            deployed_sha256=deployed_sha256,
+            claimed_until=None,
+            finished_at=timezone.now(),
+        )
+        if not done:
+            return DeploymentStatus(Deployment.objects.get(pk=deployment.pk).status)
+        if agent.deleted_at is not None:
+            Deployment.objects.filter(pk=deployment.pk).update(removal_requested_at=timezone.now())
+        else:
+            _point(agent, deployment)
+        write_line(deployment.id, f"Version {deployment.version} is active.")
+    return DeploymentStatus.ACTIVE
+
+
+def _point(agent: Agent, deployment: Deployment) -> None:
+    """Move the agent's pointer; what served before is marked as rolled back. Needs the agent locked."""
+    Deployment.objects.filter(agent=agent, status=DeploymentStatus.ACTIVE).exclude(pk=deployment.pk).update(
+        status=DeploymentStatus.ROLLED_BACK
+    )
+    Deployment.objects.filter(pk=deployment.pk, status=DeploymentStatus.ROLLED_BACK).update(
+        status=DeploymentStatus.ACTIVE
+    )
+    Agent.objects.filter(pk=agent.pk).update(active_deployment=deployment, last_error="")
+
+
+def _fail(deployment: Deployment, code: str, message: str) -> DeploymentStatus:
+    with transaction.atomic():
+        failed = Deployment.objects.filter(pk=deployment.pk, status=DeploymentStatus.DEPLOYING).update(
+            status=DeploymentStatus.FAILED,
+            error_code=code[:60],
+            error_message=message[:500],
+            claimed_until=None,
+            finished_at=timezone.now(),
+            removal_requested_at=timezone.now(),  # whatever was made of it half-way goes away
+        )
+        if failed:
+            Agent.objects.filter(pk=deployment.agent_id).update(last_error=message[:500])
+            write_line(deployment.id, f"Failed: {message}")
+            send_on_commit("runtimes.sweep_removals")
+    return DeploymentStatus.FAILED
+
+
+def activate_deployment(agent: Agent, deployment: Deployment, reason: str) -> Deployment:
+    """Let an older (or newer) version serve: a pointer move, after asking the entitlements again."""
+    if deployment.status not in (DeploymentStatus.ACTIVE, DeploymentStatus.ROLLED_BACK):
+        raise ConflictError(f"A deployment that is {deployment.status} cannot serve.")
+    require_runtime(agent.account_id, deployment.runtime_provider, deployment.capabilities, agent_id=agent.id)
+    PROVIDERS[deployment.runtime_provider].activate(target_of(deployment))
+    with pghistory.context(reason=reason), transaction.atomic():
+        locked = Agent.objects.select_for_update(no_key=True).get(pk=agent.pk)
+        fresh = Deployment.objects.get(pk=deployment.pk)
+        if locked.deleted_at is not None or fresh.removal_requested_at is not None:
+            raise NotFoundError
+        _point(locked, fresh)
+        write_line(fresh.id, f"Version {fresh.version} is active again: {reason}" if reason else "Active again.")
+    deployment.refresh_from_db()
+    return deployment
+
+
+def remove_deployment(agent: Agent, deployment: Deployment) -> None:
+    """Give up a version that does not serve; what the provider has of it is removed in the background."""
+    with transaction.atomic():
+        locked = Agent.objects.select_for_update(no_key=True).get(pk=agent.pk)
+        if locked.active_deployment_id == deployment.pk:
+            raise ConflictError("This version serves. Activate another one first.")
+        if deployment.status == DeploymentStatus.DEPLOYING:
+            raise ConflictError("This version is being deployed.")
+        Deployment.objects.filter(pk=deployment.pk, removal_requested_at__isnull=True).update(
+            removal_requested_at=timezone.now()
+        )
+        send_on_commit("runtimes.sweep_removals")
+
+
+def unfinished(now: datetime) -> list[UUID]:
+    """Return deployments that nobody works on: never started, or their worker was killed."""
+    return list(
+        Deployment.objects.filter(status=DeploymentStatus.DEPLOYING)
+        .filter(Q(claimed_until__lt=now) | Q(claimed_until__isnull=True, created_at__lt=now - timedelta(seconds=10)))
+        .order_by(F("deadline_at"))
+        .values_list("pk", flat=True)[:50]
+    )
+
+
+def remove_remote(now: datetime) -> int:
+    """Remove at the providers what was given up: deployments, then deleted agents. Returns how many are gone.
+
+    What cannot be removed now stays marked and is tried again by the next sweep, until it is gone.
+    """
+    gone = 0
+    with pghistory.context(source="task runtimes.sweep_removals"):
+        for deployment in Deployment.objects.filter(
+            removal_requested_at__isnull=False, removed_at__isnull=True
+        ).order_by("removal_requested_at")[:50]:
+            if _remove_one(deployment, last=False):
+                Deployment.objects.filter(pk=deployment.pk).update(removed_at=now)
+                gone += 1
+        for agent in Agent.objects.filter(deleted_at__isnull=False, removed_at__isnull=True)[:50]:
+            gone += _remove_agent(agent, now)
+    return gone
+
+
+def _remove_agent(agent: Agent, now: datetime) -> int:
+    left = list(agent.deployments.filter(removed_at__isnull=True).exclude(status=DeploymentStatus.DEPLOYING))
+    for n, deployment in enumerate(left):
+        if not _remove_one(deployment, last=n == len(left) - 1):
+            return 0
+        Deployment.objects.filter(pk=deployment.pk).update(removed_at=now)
+    if agent.deployments.filter(status=DeploymentStatus.DEPLOYING).exists():
+        return 0
+    Agent.objects.filter(pk=agent.pk).update(removed_at=now)
+    return 1
+
+
+def _remove_one(deployment: Deployment, *, last: bool) -> bool:
+    provider = PROVIDERS.get(deployment.runtime_provider)
+    if provider is None:
+        return True
+    try:
+        provider.remove(target_of(deployment), with_agent=last)
+    except WebhostError as error:
+        logger.warning("Deployment %s could not be removed yet: %s", deployment.public_id, error.message)
+        return False
+    return True

@@ -1,0 +1,344 @@
+"""The main job: resolve, admit, call the provider once, settle, answer.
+
+No database connection is held while the provider works: each step lends one for one statement
+(webhost/db.py) and gives it back.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import UUID
+
+from entitlements import ledger
+from entitlements.actions.admit import admit
+from entitlements.enums import Outcome
+from runtimes import rules
+from runtimes.errors import NotReachedError, RuntimeFailedError
+from runtimes.providers import PROVIDERS
+from runtimes.providers.base import Delta, Failure, Final as FinalEvent, Invocation, Stream, Target, Usage
+from webhost import db
+from webhost.errors import ConflictError, NotFoundError, WebhostError
+from webhost.ids import Prefix, new_id, parse_id, public_id
+from webhost.period import ends_at, period_of
+
+logger = logging.getLogger(__name__)
+
+_RESOLVE: Final = """
+SELECT g.id AS agent_id, g.disabled_at, d.id AS deployment_id, d.version, d.runtime_provider, d.capabilities,
+       d.timeout_seconds, d.root_key_id, s.invocations AS switched_on, s.message AS switch_message
+  FROM runtimes_agent g
+  LEFT JOIN runtimes_deployment d ON d.id = g.active_deployment_id
+  LEFT JOIN runtimes_runtimeswitch s ON s.runtime = d.runtime_provider
+ WHERE g.account_id = %(account)s AND g.deleted_at IS NULL AND {which} = %(agent)s
+"""
+_BY_ID: Final = _RESOLVE.format(which="g.id")
+_BY_NAME: Final = _RESOLVE.format(which="g.name")
+_LOG: Final = """
+INSERT INTO runtimes_agentlogline (account_id, agent_id, deployment_id, invocation_id, at, text)
+VALUES (%(account)s, %(agent)s, %(deployment)s, %(invocation)s, now(), %(text)s) RETURNING id
+"""
+_LONGEST_LOG: Final = 65_536
+
+
+@dataclass(frozen=True)
+class Started:
+    """An admitted invocation on its way to the provider."""
+
+    invocation_id: UUID
+    target: Target
+    request: rules.InvokeRequest
+    session_id: str
+    trace_id: str
+    admission: Mapping[str, Any]
+    remaining: Mapping[str, int | None]
+    body: bytes
+    began: float
+
+    @property
+    def milliseconds(self) -> int:
+        """How long it has been running, by our clock."""
+        return int((time.monotonic() - self.began) * 1000)
+
+    def headers(self) -> dict[str, str]:
+        """Return what is left of the budgets, as response header fields."""
+        now = datetime.now(UTC)
+        seconds = int((ends_at(period_of(now)) - now).total_seconds())
+        return rules.rate_limit_headers(self.admission, self.remaining, seconds)
+
+
+def resolve(account_id: UUID, agent: str) -> Target:
+    """Find the deployment that serves an agent of this account, by its id or name; one query.
+
+    Raises NotFoundError for nobody's and somebody else's alike, ConflictError when it is disabled, has
+    nothing deployed, or its runtime is switched off by the operator.
+    """
+    if agent.startswith(f"{Prefix.AGENT}_"):
+        rows = db.run(_BY_ID, {"account": account_id, "agent": parse_id(Prefix.AGENT, agent)})
+    else:
+        rows = db.run(_BY_NAME, {"account": account_id, "agent": agent})
+    if not rows:
+        raise NotFoundError
+    row = rows[0]
+    if row["disabled_at"] is not None:
+        raise ConflictError("This agent is disabled.")
+    if row["deployment_id"] is None:
+        raise ConflictError("This agent has no active deployment yet.")
+    if row["switched_on"] is False:
+        raise ConflictError(
+            row["switch_message"] or "This runtime is switched off at the moment.", retryable=True, retry_after=60
+        )
+    return Target(
+        account_id=account_id,
+        agent_id=row["agent_id"],
+        deployment_id=row["deployment_id"],
+        version=row["version"],
+        runtime=row["runtime_provider"],
+        root_key_id=row["root_key_id"],
+        capabilities=frozenset(row["capabilities"]),
+        timeout_seconds=row["timeout_seconds"],
+    )
+
+
+def start(
+    account_id: UUID,
+    agent: str,
+    request: rules.InvokeRequest,
+    *,
+    token_id: UUID | None,
+    trace_id: str,
+    invocation_id: UUID | None = None,
+) -> Started:
+    """Resolve and admit: everything that may refuse, before a provider costs money."""
+    target = resolve(account_id, agent)
+    admission_id = invocation_id or new_id()
+    session_id = request.session_id or public_id(Prefix.SESSION, new_id())
+    subject = ledger.Subject(
+        account_id=account_id,
+        agent_id=target.agent_id,
+        deployment_id=target.deployment_id,
+        runtime=target.runtime,
+        timeout_seconds=target.timeout_seconds,
+        token_id=token_id,
+        capabilities=target.capabilities,
+    )
+    admission = admit(admission_id, subject, trace_id=trace_id, session_id=session_id)
+    remaining = rules.remaining_after(admission)
+    body = rules.runtime_body(
+        request,
+        session_id=session_id,
+        trace_id=trace_id,
+        capabilities=target.capabilities,
+        remaining=remaining,
+    )
+    return Started(
+        admission_id, target, request, session_id, trace_id, admission, remaining, body, time.monotonic()
+    )
+
+
+def _settle(started: Started, outcome: Outcome, usage: ledger.Usage, error_class: str | None = None) -> None:
+    """Close the admission. What cannot be settled now is closed as overdue, and the runtime's report corrects it."""
+    try:
+        ledger.settle(
+            started.invocation_id, outcome, usage, error_class=error_class, latency_ms=started.milliseconds
+        )
+    except WebhostError:
+        logger.warning("Invocation %s could not be settled and will be closed as overdue.", started.invocation_id)
+
+
+def _void(started: Started, error_class: str) -> None:
+    try:
+        ledger.void(started.invocation_id, error_class)
+    except WebhostError:
+        logger.warning("Invocation %s could not be voided and will be closed as overdue.", started.invocation_id)
+
+
+def _keep_logs(started: Started, lines: tuple[str, ...]) -> None:
+    if not lines:
+        return
+    text = "\n".join(lines).replace("\x00", "")[:_LONGEST_LOG]
+    target = started.target
+    try:
+        db.run(
+            _LOG,
+            {
+                "account": target.account_id,
+                "agent": target.agent_id,
+                "deployment": target.deployment_id,
+                "invocation": started.invocation_id,
+                "text": text,
+            },
+        )
+    except WebhostError:
+        logger.warning("The log of invocation %s could not be kept.", started.invocation_id)
+
+
+def _usage(seen: Usage) -> ledger.Usage:
+    return ledger.Usage(
+        tokens=seen.tokens,
+        compute_ms=seen.compute_ms,
+        tool_calls=seen.tool_calls,
+        code_ms=seen.code_ms,
+        browser_sessions=seen.browser_sessions,
+        tokens_estimated=seen.tokens_estimated,
+    )
+
+
+def _observed(started: Started, seen: Usage | None, text: str = "") -> ledger.Usage:
+    """Return what counts when the runtime told us nothing: our clock, and the text that went in and out."""
+    if seen is not None:
+        return _usage(seen)
+    return ledger.Usage(
+        tokens=rules.estimate_tokens(started.request.text, text),
+        compute_ms=started.milliseconds,
+        tokens_estimated=True,
+    )
+
+
+def public_usage(usage: ledger.Usage) -> dict[str, Any]:
+    """Return usage as an answer shows it."""
+    shown: dict[str, Any] = {
+        "tokens": usage.tokens,
+        "computeMs": usage.compute_ms,
+        "toolCalls": usage.tool_calls,
+    }
+    if usage.tokens_estimated:
+        shown["tokensEstimated"] = True
+    return shown
+
+
+def finish(started: Started) -> dict[str, Any]:
+    """Call the provider, once, settle, and return the answer's body.
+
+    Whatever goes wrong is settled truthfully: given back only when the provider was certainly not
+    reached, counted otherwise.
+    """
+    invocation = Invocation(started.invocation_id, started.trace_id, started.body)
+    try:
+        answer = PROVIDERS[started.target.runtime].invoke(started.target, invocation)
+    except BaseException as error:
+        _close_failed(started, error)
+        raise
+    usage = _usage(answer.usage)
+    _settle(started, Outcome.SUCCEEDED, usage)
+    _keep_logs(started, answer.logs)
+    return {
+        "output": {"text": answer.text},
+        "sessionId": started.session_id,
+        "usage": public_usage(usage),
+        "invocationId": public_id(Prefix.INVOCATION, started.invocation_id),
+        "traceId": started.trace_id,
+    }
+
+
+def _close_failed(started: Started, error: BaseException) -> None:
+    if isinstance(error, NotReachedError):
+        _void(started, error.error_class)
+    elif isinstance(error, RuntimeFailedError):
+        _settle(started, Outcome.FAILED, _observed(started, error.usage), error.error_class)
+        _keep_logs(started, error.logs)
+    elif isinstance(error, WebhostError):
+        # The adapter's own check refused: nothing was sent.
+        _void(started, error.code.value)
+    else:
+        _settle(started, Outcome.FAILED, _observed(started, None), type(error).__name__)
+
+
+Event = tuple[str, dict[str, Any]]
+
+
+class StreamedAnswer:
+    """The rest of a streamed invocation: events for the client, and one settlement however it ends.
+
+    The first event is already there (`open_stream`), so that a failure before it is a plain HTTP error.
+    `close()` settles: it is called when the answer ended, broke, or its reader hung up, also before the
+    first chunk, where a generator's `finally` would never run.
+    """
+
+    def __init__(self, started: Started, stream: Stream, first: Delta | FinalEvent | Failure | None) -> None:
+        self._started = started
+        self._stream = stream
+        self._text: list[str] = []
+        self._settled = False
+        self._events = self._tell(first)
+
+    def __iter__(self) -> Iterator[Event]:
+        return self._events
+
+    def _tell(self, first: Delta | FinalEvent | Failure | None) -> Iterator[Event]:
+        started = self._started
+        yield "meta", {
+            "traceId": started.trace_id,
+            "invocationId": public_id(Prefix.INVOCATION, started.invocation_id),
+            "sessionId": started.session_id,
+        }
+        event = first
+        try:
+            while event is not None:
+                if isinstance(event, Delta):
+                    self._text.append(event.text)
+                    yield "delta", {"text": event.text}
+                elif isinstance(event, FinalEvent):
+                    yield from self._done(event)
+                    return
+                else:
+                    yield self._failed(event.error_class, event.message, event.usage, event.logs)
+                    return
+                event = next(self._stream, None)
+        except RuntimeFailedError as error:
+            yield self._failed(error.error_class, error.message, error.usage, error.logs)
+            return
+        yield self._failed("Truncated", "The agent's answer broke off.", None, ())
+
+    def _done(self, event: FinalEvent) -> Iterator[Event]:
+        usage = _usage(event.usage)
+        self._end(Outcome.SUCCEEDED, usage, None)
+        _keep_logs(self._started, event.logs)
+        yield "usage", public_usage(usage)
+        yield "done", {}
+
+    def _failed(self, error_class: str, message: str, seen: Usage | None, logs: tuple[str, ...]) -> Event:
+        self._end(Outcome.FAILED, self._seen(seen), error_class)
+        _keep_logs(self._started, logs)
+        return "error", RuntimeFailedError(message, error_class=error_class).envelope(self._started.trace_id)
+
+    def _seen(self, seen: Usage | None) -> ledger.Usage:
+        return _observed(self._started, seen, "".join(self._text))
+
+    def _end(self, outcome: Outcome, usage: ledger.Usage, error_class: str | None) -> None:
+        if not self._settled:
+            self._settled = True
+            _settle(self._started, outcome, usage, error_class)
+
+    def close(self) -> None:
+        """Stop the upstream, and charge what was used if nobody has yet: the reader hung up."""
+        try:
+            self._stream.close()
+        finally:
+            self._end(Outcome.FAILED, self._seen(None), "ClientClosed")
+
+
+def open_stream(started: Started) -> StreamedAnswer:
+    """Call the provider, once, and wait for its first event; a failure before it is raised, and settled."""
+    invocation = Invocation(started.invocation_id, started.trace_id, started.body)
+    try:
+        stream = PROVIDERS[started.target.runtime].stream(started.target, invocation)
+        try:
+            first = next(stream, None)
+            if isinstance(first, Failure):
+                raise RuntimeFailedError(
+                    first.message, error_class=first.error_class, usage=first.usage, logs=first.logs
+                )
+        except BaseException:
+            stream.close()
+            raise
+    except BaseException as error:
+        _close_failed(started, error)
+        raise
+    return StreamedAnswer(started, stream, first)
+
+

@@ -1,0 +1,31 @@
+"""Background work of the runtimes. Each takes ids, calls one action, and is safe to run twice."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from celery import shared_task
+from django.utils import timezone
+
+from runtimes.actions import deployments
+
+
+@shared_task(name="runtimes.run_deployment")
+def run_deployment(deployment_id: str) -> str | None:
+    """Bring one deployment to its provider."""
+    return deployments.run_deployment(UUID(deployment_id))
+
+
+@shared_task(name="runtimes.sweep_deployments")
+def sweep_deployments() -> int:
+    """Resume deployments whose wake-up was lost or whose worker was killed; return how many were looked at."""
+    waiting = deployments.unfinished(timezone.now())
+    for deployment_id in waiting:
+        deployments.run_deployment(deployment_id)
+    return len(waiting)
+
+
+@shared_task(name="runtimes.sweep_removals")
+def sweep_removals() -> int:
+    """Remove at the providers what was deleted or given up; return how much is gone."""
+    return deployments.remove_remote(timezone.now())
