@@ -1,0 +1,1 @@
+"""Everything a laptop needs in place of the clouds; never imported in production."""

@@ -1,0 +1,106 @@
+"""The settings of a local stack: secrets and ports made on the spot, kept in one private file."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from webhost.local import node
+from webhost.local.processes import free_port, is_free
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+STATE = REPOSITORY / ".local"
+
+# What makes one stack differ from another. A stack of its own must not inherit these from its caller.
+SETTINGS = frozenset(
+    "SECRET_KEY DEBUG ALLOWED_HOSTS CSRF_TRUSTED_ORIGINS PUBLIC_URL DATABASE_URL REDIS_URL CELERY_BROKER_URL ROOT_KEYS "
+    "CLOUDFLARE_API_URL CLOUDFLARE_ACCOUNT_ID CLOUDFLARE_API_TOKEN CLOUDFLARE_NAMESPACE CLOUDFLARE_DISPATCH_URL "
+    "ARTIFACTS_DIR NODE_MODULES_DIR NODE_BINARY EMAIL_URL ENVIRONMENT LOCAL_WEB_PORT LOCAL_CLOUDFLARE_PORT".split()
+)
+
+
+def _port() -> str:
+    return str(free_port())
+
+
+def _password() -> str:
+    return secrets.token_urlsafe(24)
+
+
+def _root_keys() -> str:
+    return ",".join(f"{name}:{secrets.token_hex(32)}" for name in ["k1", "k2"])
+
+
+_MAKERS: dict[str, Callable[[], str]] = {
+    "SECRET_KEY": lambda: secrets.token_urlsafe(50),
+    "ROOT_KEYS": _root_keys,
+    "CLOUDFLARE_ACCOUNT_ID": lambda: secrets.token_hex(16),
+    "CLOUDFLARE_API_TOKEN": lambda: secrets.token_urlsafe(40),
+    "LOCAL_POSTGRES_PASSWORD": _password,
+    "LOCAL_REDIS_PASSWORD": _password,
+    "LOCAL_SIGN_IN_PASSWORD": lambda: secrets.token_urlsafe(12),
+    "LOCAL_POSTGRES_PORT": _port,
+    "LOCAL_REDIS_PORT": _port,
+    "LOCAL_CLOUDFLARE_PORT": _port,
+    "LOCAL_WEB_PORT": _port,
+}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a stack keeps from one start to the next."""
+
+    values: Mapping[str, str]
+
+    def __getitem__(self, name: str) -> str:
+        return self.values[name]
+
+    def port(self, name: str) -> int:
+        """Return a kept port as a number."""
+        return int(self.values[name])
+
+
+def keep(directory: Path) -> Kept:
+    """Return the values kept in `directory`/env, making what is missing and ports that others took.
+
+    The file is readable by its owner only.
+    """
+    path = directory / "env"
+    directory.mkdir(parents=True, exist_ok=True)
+    lines = path.read_text().splitlines() if path.exists() else []
+    values = dict(line.split("=", 1) for line in lines if "=" in line)
+    for name, make in _MAKERS.items():
+        if name not in values or (name.endswith("_PORT") and not is_free(int(values[name]))):
+            values[name] = make()
+    path.touch(mode=0o600)
+    path.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+    return Kept(values)
+
+
+def settings_for(directory: Path, kept: Kept, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the product's settings, without database and Redis; what is given from outside wins."""
+    web_port = given.get("LOCAL_WEB_PORT", kept["LOCAL_WEB_PORT"])
+    settings = {
+        "ENVIRONMENT": "local",
+        "SECRET_KEY": kept["SECRET_KEY"],
+        "ROOT_KEYS": kept["ROOT_KEYS"],
+        "PUBLIC_URL": f"http://127.0.0.1:{web_port}",
+        "LOCAL_WEB_PORT": web_port,
+        "ARTIFACTS_DIR": str(directory / "artifacts"),
+        "NODE_MODULES_DIR": str(STATE / "node" / "node_modules"),
+        "NODE_BINARY": str(node.node_binary()),
+        "EMAIL_URL": "consolemail://",
+        "CLOUDFLARE_ACCOUNT_ID": kept["CLOUDFLARE_ACCOUNT_ID"],
+        "CLOUDFLARE_API_TOKEN": kept["CLOUDFLARE_API_TOKEN"],
+        "CLOUDFLARE_NAMESPACE": "whs",
+    }
+    if "CLOUDFLARE_API_URL" not in given:
+        port = given.get("LOCAL_CLOUDFLARE_PORT", kept["LOCAL_CLOUDFLARE_PORT"])
+        settings |= {
+            "LOCAL_CLOUDFLARE_PORT": port,  # its presence says: the Cloudflare in use is the local one
+            "CLOUDFLARE_API_URL": f"http://127.0.0.1:{port}/client/v4",
+            "CLOUDFLARE_DISPATCH_URL": f"http://127.0.0.1:{port}/invoke",
+        }
+    return settings | dict(given)
