@@ -22,10 +22,10 @@ from webhost import db
 from webhost.ids import Prefix, public_id
 from webhost.signing import sign_settlement
 
-_PARTS = re.split(r"^-- name: (\w+)\n", Path(__file__).with_name("ledger.sql").read_text(encoding="utf-8"), flags=re.M)
-SQL: Final[Mapping[str, str]] = {
-    name: body.strip() for name, body in zip(_PARTS[1::2], _PARTS[2::2], strict=True)
-}
+_PARTS = re.split(
+    r"^-- name: (\w+)\n", Path(__file__).with_name("ledger.sql").read_text(encoding="utf-8"), flags=re.MULTILINE
+)
+SQL: Final[Mapping[str, str]] = {name: body.strip() for name, body in zip(_PARTS[1::2], _PARTS[2::2], strict=True)}
 _FIRST_PERIOD = date(2000, 1, 1)
 
 

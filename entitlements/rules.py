@@ -159,9 +159,10 @@ def problems_of(tier: TierValues) -> list[Problem]:
     ]
     if not tier.flags[Key.AGENTCORE]:
         found += [
-            Problem(flag, f"{flag} needs {Key.AGENTCORE}.") for flag in sorted(QUOTAS_OF_FLAG.keys() | {Key.MEMORY})
+            Problem(flag, f"{flag} needs {Key.AGENTCORE}.")
+            for flag in sorted(QUOTAS_OF_FLAG.keys() | {Key.MEMORY})
             if tier.flags[flag]
-        ]  # fmt: skip
+        ]
     for flag, quotas in QUOTAS_OF_FLAG.items():
         if tier.flags[flag]:
             found += [Problem(q, f"{flag} needs {q} set and above 0.") for q in quotas if not tier.limits[q]]
@@ -219,7 +220,9 @@ def refused_by_gates(
         return []
     wanted = {FLAG_OF_CAPABILITY[Capability(c)] for c in capabilities}
     closed = [] if entitlements.allows(Key.AGENTCORE) else [LimitType.RUNTIME_GATED]
-    closed += [GATE_OF_FLAG[flag] for flag in FLAG_OF_CAPABILITY.values() if flag in wanted and not entitlements.allows(flag)]
+    closed += [
+        GATE_OF_FLAG[flag] for flag in FLAG_OF_CAPABILITY.values() if flag in wanted and not entitlements.allows(flag)
+    ]
     return closed
 
 

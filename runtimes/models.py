@@ -29,9 +29,7 @@ class AgentQuerySet(models.QuerySet["Agent"]):
         return self.filter(deleted_at__isnull=True)
 
 
-@pghistory.track(
-    pghistory.InsertEvent(), pghistory.UpdateEvent(), pghistory.DeleteEvent(), append_only=True
-)
+@pghistory.track(pghistory.InsertEvent(), pghistory.UpdateEvent(), pghistory.DeleteEvent(), append_only=True)
 class Agent(models.Model):
     """A customer's agent: a name, a runtime, and a pointer to the deployment that serves."""
 
@@ -60,8 +58,9 @@ class Agent(models.Model):
             models.CheckConstraint(name="agent_known_runtime", condition=Q(runtime_provider__in=list(Runtime))),
         ]
         indexes: ClassVar = [
-            models.Index("deleted_at", condition=Q(deleted_at__isnull=False, removed_at__isnull=True),
-                         name="agent_to_remove"),  # fmt: skip
+            models.Index(
+                "deleted_at", condition=Q(deleted_at__isnull=False, removed_at__isnull=True), name="agent_to_remove"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -101,9 +100,18 @@ class Artifact(models.Model):
 
 
 _FROZEN = (
-    "id", "agent_id", "account_id", "version", "runtime_provider", "artifact_id", "config", "capabilities",
-    "timeout_seconds", "root_key_id", "created_at",
-)  # fmt: skip
+    "id",
+    "agent_id",
+    "account_id",
+    "version",
+    "runtime_provider",
+    "artifact_id",
+    "config",
+    "capabilities",
+    "timeout_seconds",
+    "root_key_id",
+    "created_at",
+)
 
 
 @pghistory.track(
@@ -151,16 +159,20 @@ class Deployment(models.Model):
         ]
         indexes: ClassVar = [
             models.Index("deadline_at", condition=Q(status=DeploymentStatus.DEPLOYING), name="deployment_unfinished"),
-            models.Index("removal_requested_at", condition=Q(removal_requested_at__isnull=False, removed_at__isnull=True),
-                         name="deployment_to_remove"),  # fmt: skip
+            models.Index(
+                "removal_requested_at",
+                condition=Q(removal_requested_at__isnull=False, removed_at__isnull=True),
+                name="deployment_to_remove",
+            ),
         ]
         triggers: ClassVar = [
             pgtrigger.Trigger(
                 name="deployment_is_immutable",
                 when=pgtrigger.Before,
                 operation=pgtrigger.Update,
-                condition=pgtrigger.AnyChange(*[f.removesuffix("_id") if f in ("agent_id", "artifact_id") else f
-                                                for f in _FROZEN]),  # fmt: skip
+                condition=pgtrigger.AnyChange(
+                    *[f.removesuffix("_id") if f in ("agent_id", "artifact_id") else f for f in _FROZEN]
+                ),
                 func="RAISE EXCEPTION 'deployment %: what it is never changes', OLD.id;",
             ),
             pgtrigger.Trigger(

@@ -45,9 +45,7 @@ def parse_invoke(body: Any) -> InvokeRequest:
     messages = _messages(body.get("input"), issues)
     session_id = body.get("sessionId")
     if session_id is not None and not (
-        isinstance(session_id, str)
-        and 1 <= len(session_id) <= LONGEST_SESSION_ID
-        and _SESSION_ID.fullmatch(session_id)
+        isinstance(session_id, str) and 1 <= len(session_id) <= LONGEST_SESSION_ID and _SESSION_ID.fullmatch(session_id)
     ):
         issues.append({"path": "sessionId", "message": "1 to 256 printable characters."})
     options = _options(body.get("options"), issues)
@@ -112,7 +110,12 @@ def _options(given: Any, issues: list[Issue]) -> dict[str, Any]:
 
 
 def runtime_body(
-    request: InvokeRequest, *, session_id: str, trace_id: str, capabilities: frozenset[str], remaining: Mapping[str, Any]
+    request: InvokeRequest,
+    *,
+    session_id: str,
+    trace_id: str,
+    capabilities: frozenset[str],
+    remaining: Mapping[str, Any],
 ) -> bytes:
     """Return the JSON that the runtime receives: the request, what is allowed now, and what is left."""
     return json.dumps(

@@ -23,7 +23,7 @@ class Prefix(StrEnum):
     TRACE = "trc"
     UPLOAD = "upl"
     SESSION = "ses"
-    TOKEN = "tok"
+    TOKEN = "tok"  # noqa: S105 - a prefix
     EVENT = "evt"
 
 

@@ -49,9 +49,7 @@ def admit(
     UnavailableError (503) when the database is away: nothing is ever served uncounted.
     """
     for _ in range(_MOST_RUNS):
-        judged = ledger.judge(
-            admission_id, subject, estimate=estimate, trace_id=trace_id, session_id=session_id, at=at
-        )
+        judged = ledger.judge(admission_id, subject, estimate=estimate, trace_id=trace_id, session_id=session_id, at=at)
         if judged is None:
             raise NotFoundError
         if judged.admitted:
@@ -64,9 +62,13 @@ def admit(
         found = rules.refusals_of(look.entitlements, look.standing, ask_of(subject, estimate))
         if found:
             record_denial(
-                subject.account_id, found[0].limit_type,
-                period=look.period, at=look.at, agent_id=subject.agent_id, trace_id=trace_id,
-            )  # fmt: skip
+                subject.account_id,
+                found[0].limit_type,
+                period=look.period,
+                at=look.at,
+                agent_id=subject.agent_id,
+                trace_id=trace_id,
+            )
             raise explained(look, found, ask_of(subject, estimate))
     raise UnavailableError("Too many calls at once to decide on this one; please try again.", retry_after=1)
 

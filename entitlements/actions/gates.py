@@ -48,9 +48,13 @@ def require_runtime(
     refusal = gate_refusal(look, runtime, capabilities)
     if refusal is not None:
         record_denial(
-            account_id, LimitType(refusal.details["limitType"]),
-            period=look.period, at=look.at, agent_id=agent_id, trace_id=current_trace_id(),
-        )  # fmt: skip
+            account_id,
+            LimitType(refusal.details["limitType"]),
+            period=look.period,
+            at=look.at,
+            agent_id=agent_id,
+            trace_id=current_trace_id(),
+        )
         raise refusal
 
 
@@ -72,8 +76,6 @@ def require_room(account_id: UUID, cap: LimitType, current: int, *, agent_id: UU
     refusal = rules.refused_by_cap(look.entitlements, cap, current)
     if refusal is None:
         return
-    record_denial(
-        account_id, cap, period=look.period, at=look.at, agent_id=agent_id, trace_id=current_trace_id()
-    )
+    record_denial(account_id, cap, period=look.period, at=look.at, agent_id=agent_id, trace_id=current_trace_id())
     way_out = rules.tier_with_cap(look.offered, look.overrides, look.at, cap, current)
     raise refusal_error([refusal], look.entitlements, period=look.period, at=look.at, way_out=way_out)

@@ -108,9 +108,7 @@ def read_standing(account_id: UUID, *, at: datetime | None = None, period: date 
     tiers = {t["id"]: tier_values(t) for t in row["tiers"]}
     tier = tiers[row["tier_id"]]
     offered = [tier_values(t) for t in row["tiers"] if t["is_public"] and t["retired_at"] is None]
-    overrides = [
-        rules.OverrideValue(o["id"], rules.Key(o["key"]), o["value"]) for o in row["overrides"] or []
-    ]  # fmt: skip
+    overrides = [rules.OverrideValue(o["id"], rules.Key(o["key"]), o["value"]) for o in row["overrides"] or []]
     counter = row["counter"]
     minute = counter and counter["minute"] and datetime.fromisoformat(counter["minute"])
     this_minute = counter["minute_requests"] if minute and minute >= row["minute"] else 0

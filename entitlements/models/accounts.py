@@ -40,9 +40,17 @@ class AccountManager(BaseUserManager["Account"]):
 @pghistory.track(
     pghistory.UpdateEvent(
         condition=pghistory.AnyChange(
-            "billing_tier", "billing_tier_until", "support_tier", "support_tier_until", "support_tier_reason",
-            "is_active", "disabled_reason", "is_staff", "is_superuser", "email",
-        )  # fmt: skip
+            "billing_tier",
+            "billing_tier_until",
+            "support_tier",
+            "support_tier_until",
+            "support_tier_reason",
+            "is_active",
+            "disabled_reason",
+            "is_staff",
+            "is_superuser",
+            "email",
+        )
     ),
     pghistory.InsertEvent(),
     pghistory.DeleteEvent(),

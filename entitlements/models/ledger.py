@@ -31,7 +31,7 @@ def _number() -> Any:
 
 
 def _still_held(measure: str) -> Any:
-    """What is still set aside of a hold: the part that use has not reached yet, while it is open."""
+    """Return what is still set aside of a hold: the part that use has not reached yet, while it is open."""
     return models.GeneratedField(
         expression=Case(
             When(outcome=Outcome.OPEN, then=Greatest(F(f"held_{measure}") - F(f"charged_{measure}"), Value(0))),
@@ -83,6 +83,7 @@ class PeriodCounter(models.Model):
 _MOVED = ("outcome", *[f"held_{m}" for m in HELD_MEASURES], *[f"charged_{m}" for m in MEASURES])
 _FOLLOWED = ("id", "account_id", "period", *_MOVED)
 
+# Built from our own column names only.
 COUNTER_FOLLOWS = f"""
 IF (NEW.id, NEW.account_id, NEW.period, {", ".join(f"NEW.held_{m}" for m in HELD_MEASURES)})
    <> (OLD.id, OLD.account_id, OLD.period, {", ".join(f"OLD.held_{m}" for m in HELD_MEASURES)})
@@ -112,7 +113,7 @@ IF NEW.outcome NOT IN ('open', 'voided') THEN
       FROM (SELECT OLD.outcome IN ('open', 'voided') AS whole) w;
 END IF;
 RETURN NULL;
-"""
+"""  # noqa: S608
 
 
 class Admission(models.Model):
@@ -199,10 +200,12 @@ class Admission(models.Model):
             models.CheckConstraint(
                 name="admission_within_limits",
                 condition=Q(source=Source.REPORT)
-                | Q(*[
-                    Q(**{f"limit_{m}__isnull": True}) | Q(**{f"then_{m}__lte": F(f"limit_{m}")})
-                    for m in (*MEASURES, "in_flight")
-                ]),
+                | Q(
+                    *[
+                        Q(**{f"limit_{m}__isnull": True}) | Q(**{f"then_{m}__lte": F(f"limit_{m}")})
+                        for m in (*MEASURES, "in_flight")
+                    ]
+                ),
             ),
             models.CheckConstraint(
                 name="admission_never_negative",

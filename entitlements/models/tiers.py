@@ -38,10 +38,17 @@ def _quota(help_text: str) -> Any:
 
 
 LIMIT_FIELDS = (
-    "max_requests_per_period", "max_tokens_per_period", "max_compute_ms_per_period",
-    "max_tool_calls_per_period", "max_code_execution_seconds_per_period", "max_browser_sessions_per_period",
-    "max_agents", "max_deployments_per_agent", "max_concurrent_invocations", "requests_per_minute",
-)  # fmt: skip
+    "max_requests_per_period",
+    "max_tokens_per_period",
+    "max_compute_ms_per_period",
+    "max_tool_calls_per_period",
+    "max_code_execution_seconds_per_period",
+    "max_browser_sessions_per_period",
+    "max_agents",
+    "max_deployments_per_agent",
+    "max_concurrent_invocations",
+    "requests_per_minute",
+)
 FLAG_FIELDS = ("agentcore_enabled", "memory_enabled", "code_interpreter_enabled", "browser_enabled")
 RETENTION_FIELDS = ("telemetry_retention_days", "logs_retention_days")
 ENTITLEMENT_FIELDS = (*LIMIT_FIELDS, *FLAG_FIELDS, *RETENTION_FIELDS)
@@ -190,9 +197,7 @@ class Override(models.Model):
         ordering = ("-created_at",)
         indexes: ClassVar = [models.Index("account", F("id").desc(), name="override_of_account")]
         constraints: ClassVar = [
-            models.CheckConstraint(
-                name="override_known_key", condition=Q(key__in=[k.value for k in rules.Key])
-            ),
+            models.CheckConstraint(name="override_known_key", condition=Q(key__in=[k.value for k in rules.Key])),
             models.CheckConstraint(
                 name="override_value_in_range", condition=Q(value__isnull=True) | Q(value__range=(0, MOST))
             ),

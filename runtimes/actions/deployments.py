@@ -88,9 +88,7 @@ def accept_deployment(agent: Agent, upload: BinaryIO) -> Deployment:
             deployments = Deployment.objects.filter(agent=locked)
             if deployments.filter(status=DeploymentStatus.DEPLOYING).exists():
                 raise ConflictError("A deployment of this agent is under way.", retryable=True, retry_after=5)
-            require_room(
-                agent.account_id, LimitType.DEPLOYMENTS, deployments.filter(_KEPT).count(), agent_id=agent.id
-            )
+            require_room(agent.account_id, LimitType.DEPLOYMENTS, deployments.filter(_KEPT).count(), agent_id=agent.id)
             newest = deployments.aggregate(newest=Max("version"))["newest"] or 0
             deployment = Deployment.objects.create(
                 agent=locked,

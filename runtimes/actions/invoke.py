@@ -20,7 +20,8 @@ from entitlements.enums import Outcome
 from runtimes import rules
 from runtimes.errors import NotReachedError, RuntimeFailedError
 from runtimes.providers import PROVIDERS
-from runtimes.providers.base import Delta, Failure, Final as FinalEvent, Invocation, Stream, Target, Usage
+from runtimes.providers.base import Delta, Failure, Invocation, Stream, Target, Usage
+from runtimes.providers.base import Final as FinalEvent
 from webhost import db
 from webhost.errors import ConflictError, NotFoundError, WebhostError
 from webhost.ids import Prefix, new_id, parse_id, public_id
@@ -135,17 +136,13 @@ def start(
         capabilities=target.capabilities,
         remaining=remaining,
     )
-    return Started(
-        admission_id, target, request, session_id, trace_id, admission, remaining, body, time.monotonic()
-    )
+    return Started(admission_id, target, request, session_id, trace_id, admission, remaining, body, time.monotonic())
 
 
 def _settle(started: Started, outcome: Outcome, usage: ledger.Usage, error_class: str | None = None) -> None:
     """Close the admission. What cannot be settled now is closed as overdue, and the runtime's report corrects it."""
     try:
-        ledger.settle(
-            started.invocation_id, outcome, usage, error_class=error_class, latency_ms=started.milliseconds
-        )
+        ledger.settle(started.invocation_id, outcome, usage, error_class=error_class, latency_ms=started.milliseconds)
     except WebhostError:
         logger.warning("Invocation %s could not be settled and will be closed as overdue.", started.invocation_id)
 
@@ -259,7 +256,7 @@ class StreamedAnswer:
     first chunk, where a generator's `finally` would never run.
     """
 
-    def __init__(self, started: Started, stream: Stream, first: Delta | FinalEvent | Failure | None) -> None:
+    def __init__(self, started: Started, stream: Stream, first: Delta | FinalEvent | None) -> None:
         self._started = started
         self._stream = stream
         self._text: list[str] = []
@@ -271,11 +268,14 @@ class StreamedAnswer:
 
     def _tell(self, first: Delta | FinalEvent | Failure | None) -> Iterator[Event]:
         started = self._started
-        yield "meta", {
-            "traceId": started.trace_id,
-            "invocationId": public_id(Prefix.INVOCATION, started.invocation_id),
-            "sessionId": started.session_id,
-        }
+        yield (
+            "meta",
+            {
+                "traceId": started.trace_id,
+                "invocationId": public_id(Prefix.INVOCATION, started.invocation_id),
+                "sessionId": started.session_id,
+            },
+        )
         event = first
         try:
             while event is not None:
@@ -322,23 +322,25 @@ class StreamedAnswer:
             self._end(Outcome.FAILED, self._seen(None), "ClientClosed")
 
 
+def _first_of(stream: Stream) -> Delta | FinalEvent | None:
+    try:
+        first = next(stream, None)
+    except BaseException:
+        stream.close()
+        raise
+    if isinstance(first, Failure):
+        stream.close()
+        raise RuntimeFailedError(first.message, error_class=first.error_class, usage=first.usage, logs=first.logs)
+    return first
+
+
 def open_stream(started: Started) -> StreamedAnswer:
     """Call the provider, once, and wait for its first event; a failure before it is raised, and settled."""
     invocation = Invocation(started.invocation_id, started.trace_id, started.body)
     try:
         stream = PROVIDERS[started.target.runtime].stream(started.target, invocation)
-        try:
-            first = next(stream, None)
-            if isinstance(first, Failure):
-                raise RuntimeFailedError(
-                    first.message, error_class=first.error_class, usage=first.usage, logs=first.logs
-                )
-        except BaseException:
-            stream.close()
-            raise
+        first = _first_of(stream)
     except BaseException as error:
         _close_failed(started, error)
         raise
     return StreamedAnswer(started, stream, first)
-
-
