@@ -1,0 +1,1 @@
+"""Verbs: receive, process, roll up, close, verify, forget."""
