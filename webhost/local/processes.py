@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 # Linux sends the death signal when the *thread* that started a child ends, so all children are
 # started by this one thread, which lives as long as the process.
@@ -24,6 +25,27 @@ _LEASH = Path(__file__).with_name("leash.py")
 
 class LocalServiceError(Exception):
     """A local service did not start, or died; the message says what to look at."""
+
+
+class Service(Protocol):
+    """What can be started, stopped in good order, and killed."""
+
+    @property
+    def pid(self) -> int:
+        """The process id of its main process."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs at this moment."""
+
+    def start(self) -> None:
+        """Start it."""
+
+    def stop(self) -> None:
+        """Stop it in good order."""
+
+    def kill(self) -> None:
+        """Stop it as a crash would."""
 
 
 @dataclass(frozen=True)
