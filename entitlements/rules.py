@@ -234,6 +234,7 @@ class Standing:
     held: Mapping[LimitType, int]
     in_flight: int = 0
     this_minute: int = 0
+    code_ms: int | None = None  # used and held, as exact as the ledger keeps it
 
 
 @dataclass(frozen=True)
@@ -244,6 +245,7 @@ class Ask:
     tools: frozenset[LimitType] = frozenset()
     runtime: str = Runtime.CLOUDFLARE
     capabilities: frozenset[str] = frozenset()
+    code_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -272,9 +274,16 @@ def refusals_of(entitlements: Entitlements, standing: Standing, ask: Ask) -> lis
             limit = 0
         estimate = ask.estimate.get(measure, 0)
         current = standing.used.get(measure, 0) + standing.held.get(measure, 0)
-        if limit is not None and current + max(estimate, 1) > limit:
+        if limit is None:
+            continue
+        taken, need, most = current, max(estimate, 1), limit
+        if measure == LimitType.CODE_EXECUTION_SECONDS and standing.code_ms is not None:
+            # The ledger judges milliseconds; seconds, rounded up, are only shown.
+            wanted = estimate * 1000 if ask.code_ms is None else ask.code_ms
+            taken, need, most = standing.code_ms, max(wanted, 1), limit * 1000
+        if taken + need > most:
             # Only an estimate of more than the least possible use can be what refused.
-            guessed = estimate if estimate > 1 and current + 1 <= limit else None
+            guessed = estimate if need > 1 and taken + 1 <= most else None
             found.append(Refusal(measure, current, limit, guessed))
     for measure, current in (
         (LimitType.CONCURRENCY, standing.in_flight),

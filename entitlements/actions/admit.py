@@ -31,6 +31,7 @@ def ask_of(subject: ledger.Subject, estimate: ledger.Usage = ledger.NOTHING) -> 
         tools=subject.tools,
         runtime=subject.runtime,
         capabilities=subject.capabilities,
+        code_ms=estimate.code_ms,
     )
 
 

@@ -96,7 +96,7 @@ def standing_of(counter: Mapping[str, Any] | None, carried: int = 0, this_minute
     used[LimitType.CODE_EXECUTION_SECONDS] = -(-used_ms // 1000)
     # Held is what is left of the sum, so that used + held is rounded up once.
     held[LimitType.CODE_EXECUTION_SECONDS] = -(-(used_ms + held_ms) // 1000) - used[LimitType.CODE_EXECUTION_SECONDS]
-    return rules.Standing(used, held, int(row.get("in_flight") or 0) + carried, this_minute)
+    return rules.Standing(used, held, int(row.get("in_flight") or 0) + carried, this_minute, used_ms + held_ms)
 
 
 def read_standing(account_id: UUID, *, at: datetime | None = None, period: date | None = None) -> AccountStanding:
