@@ -35,7 +35,12 @@ def make_tier(**values: Any) -> Tier:
 
 
 def make_account(
-    who: str = "alice", tier: str | Tier | None = None, *, password: str | None = None, staff: bool = False, **limits: Any
+    who: str = "alice",
+    tier: str | Tier | None = None,
+    *,
+    password: str | None = None,
+    staff: bool = False,
+    **limits: Any,
 ) -> Account:
     """Make an account that is alice's (or charlie's, or stella's) for this test alone.
 
@@ -68,9 +73,7 @@ def make_token(account: Account, *, scopes: Iterable[Scope] = Scope, name: str =
 
 def make_agent(account: Account, name: str | None = None, *, runtime: Runtime = Runtime.CLOUDFLARE) -> Agent:
     """Make an agent that has no deployment yet."""
-    return Agent.objects.create(
-        account=account, name=name or f"agent-{secrets.token_hex(6)}", runtime_provider=runtime
-    )
+    return Agent.objects.create(account=account, name=name or f"agent-{secrets.token_hex(6)}", runtime_provider=runtime)
 
 
 def make_deployment(

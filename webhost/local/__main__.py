@@ -54,11 +54,11 @@ def _do(options: argparse.Namespace) -> int:
         Stack(environment.STATE).remove()
     else:
         kind = Stack if options.verb == "run" else Product
-        return _run_beside(kind, options.keep, options.command)
+        return _run_beside(kind, options.command, keep=options.keep)
     return 0
 
 
-def _run_beside(kind: type[Stack], keep: bool, command: list[str]) -> int:
+def _run_beside(kind: type[Stack], command: list[str], *, keep: bool) -> int:
     directory = environment.STATE if keep else _passing_folder()
     stack = kind(directory, os.environ)
     try:
@@ -86,7 +86,7 @@ def _run(command: list[str], settings: dict[str, str]) -> int:
         return process.wait()
 
 
-def _end(number: int, frame: FrameType | None) -> None:
+def _end(*_: int | FrameType | None) -> None:
     for ending in _ENDINGS:  # from now on we are busy stopping, which is bounded in time
         signal.signal(ending, signal.SIG_IGN)
     raise KeyboardInterrupt

@@ -25,7 +25,7 @@ def main() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal_number), 0, 0, 0)
         if os.getppid() != int(parent):
             sys.exit("The parent died before this child was ready.")
-    os.execv(command[0], command)
+    os.execv(command[0], command)  # noqa: S606 - becoming the program is the point
 
 
 if __name__ == "__main__":

@@ -74,6 +74,7 @@ def npm(arguments: list[str], directory: Path) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
+        check=False,
     )
     if result.returncode:
         last = "\n".join(result.stderr.splitlines()[-15:])

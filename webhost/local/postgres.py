@@ -217,7 +217,7 @@ def _succeeds(command: list[str], identity: Identity) -> bool:
         return False
 
 
-def _run(command: list[str], identity: Identity | None, check: bool = True) -> subprocess.CompletedProcess[str]:
+def _run(command: list[str], identity: Identity | None, *, check: bool = True) -> subprocess.CompletedProcess[str]:
     result = subprocess.run(
         command,
         user=identity.uid if identity else None,
@@ -228,6 +228,7 @@ def _run(command: list[str], identity: Identity | None, check: bool = True) -> s
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
+        check=False,
     )
     if check and result.returncode:
         raise LocalServiceError(f"{' '.join(command)} ended with {result.returncode}:\n{result.stderr}")

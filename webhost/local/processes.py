@@ -196,7 +196,7 @@ def free_port() -> int:
     none of those takes it before the server listens.
     """
     for _ in range(200):
-        port = random.randint(20_000, 32_000)  # noqa: S311 - to avoid collisions, not to be secret
+        port = random.randint(20_000, 32_000)  # to avoid collisions, not to be secret
         if is_free(port):
             return port
     raise LocalServiceError("No free port between 20000 and 32000 on this machine.")

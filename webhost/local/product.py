@@ -118,6 +118,7 @@ class Product(Stack):
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            check=False,
         )
         if result.returncode:
             said = result.stdout + result.stderr
