@@ -12,6 +12,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from entitlements.enums import Runtime
+from telemetry import rules
 
 
 class ReportStatus(models.TextChoices):
@@ -152,6 +153,19 @@ class RateCard(models.Model):
 
     def __str__(self) -> str:
         return f"{self.runtime} from {self.effective_from}"
+
+    def prices(self) -> rules.Prices:
+        """Return this card as the value that the rules price with."""
+        return rules.Prices(
+            runtime=self.runtime,
+            effective_from=self.effective_from,
+            per_million_requests=self.per_million_requests,
+            per_million_tokens=self.per_million_tokens,
+            per_million_compute_ms=self.per_million_compute_ms,
+            per_tool_call=self.per_tool_call,
+            per_code_execution_second=self.per_code_execution_second,
+            per_browser_session=self.per_browser_session,
+        )
 
 
 class UsageStatement(models.Model):

@@ -142,12 +142,22 @@ def _judge_unknown(event: Event, owner: Owner, received_at: datetime) -> Verdict
 
 def made_at_of(invocation_id: UUID) -> datetime | None:
     """Return when a UUIDv7 was made (RFC 9562: the first 48 bits are milliseconds); None for other kinds."""
-    if invocation_id.version != 7:  # noqa: PLR2004 - the version's own name
+    if invocation_id.version != 7:
         return None
     try:
         return datetime.fromtimestamp((invocation_id.int >> 80) / 1000, UTC)
     except (ValueError, OverflowError, OSError):
         return None
+
+
+def core_goes_before(retention_days: int, at: datetime) -> date:
+    """Return the first month (UTC) whose admissions and reports must stay; all before it may go.
+
+    A month's core stays until its last day is past the account's retention, and 35 days in any case, so
+    that late reports still find their invocation.
+    """
+    kept_from = (at - max(timedelta(days=retention_days), KNOWN_FOR)).astimezone(UTC)
+    return kept_from.date().replace(day=1)
 
 
 def is_trusted(runtime: str) -> bool:

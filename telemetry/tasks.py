@@ -1,0 +1,32 @@
+"""Periodic and woken work of telemetry. Each calls one action and is safe to run twice, also at once."""
+
+from __future__ import annotations
+
+from celery import shared_task
+
+from telemetry.actions import closing, process, retention
+from telemetry.actions import roll_up as rolling
+
+
+@shared_task(name="telemetry.process_reports")
+def process_reports() -> int:
+    """Judge what is pending and fold it into the ledger; return how many reports were concluded."""
+    return process.process_reports()
+
+
+@shared_task(name="telemetry.roll_up")
+def roll_up() -> int:
+    """Take what the ledger journalled into the hours; return how many lines were taken."""
+    return rolling.roll_up()
+
+
+@shared_task(name="telemetry.apply_retention")
+def apply_retention() -> int:
+    """Delete what is past its account's retention; return how many rows went or were emptied."""
+    return retention.apply_retention()
+
+
+@shared_task(name="telemetry.close_periods")
+def close_periods() -> int:
+    """Sign the totals of periods that are over, and restate what was corrected since; return how many."""
+    return closing.close_periods()
