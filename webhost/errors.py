@@ -141,7 +141,5 @@ class UnavailableError(WebhostError):
     retryable = True
     retry_after = 5
 
-    def __init__(
-        self, message: str = "A part of the service is away at the moment.", *, retry_after: int = 5
-    ) -> None:
+    def __init__(self, message: str = "A part of the service is away at the moment.", *, retry_after: int = 5) -> None:
         super().__init__(message, retry_after=retry_after)

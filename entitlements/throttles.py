@@ -1,0 +1,101 @@
+"""How many API calls an account may make in a minute. Invocations have a rate of their own, exact, in the ledger.
+
+Counted in Redis, so that all processes share the window. Redis is never truth: while it is away each
+process counts for itself, which lets more through but nothing stand still.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import threading
+import time
+from typing import Final
+
+from django.conf import settings
+from django.core.cache import cache
+from redis.exceptions import RedisError
+from rest_framework.request import Request
+from rest_framework.throttling import BaseThrottle
+from rest_framework.views import APIView
+
+from entitlements.authentication import Caller
+from entitlements.enums import LimitType
+from entitlements.errors import RateLimitedError
+from webhost.wire import client_address
+
+logger = logging.getLogger(__name__)
+
+_WINDOW: Final = 60
+_PAUSE: Final = 5.0
+_MOST_KEYS: Final = 50_000
+# One network of an IPv6 customer, who has more addresses than there is memory.
+_IPV6_NETWORK: Final = 64
+
+_counts: dict[str, int] = {}
+_counted_minute = 0
+_lock = threading.Lock()
+_away_until = 0.0
+
+
+class AccountThrottle(BaseThrottle):
+    """Allows API_REQUESTS_PER_MINUTE calls per account, and as many per address for those without one."""
+
+    def allow_request(self, request: Request, view: APIView) -> bool:  # noqa: ARG002 - DRF's signature
+        """Count the call; raises RateLimitedError with Retry-After when the minute is full."""
+        limit: int = settings.API_REQUESTS_PER_MINUTE
+        minute, second = divmod(int(time.time()), _WINDOW)
+        current = count(f"api-rate:{_who(request)}", minute)
+        if current > limit:
+            raise RateLimitedError(
+                f"At most {limit:,} API calls a minute are answered.",
+                details={
+                    "limitType": LimitType.REQUESTS_PER_MINUTE.value,
+                    "periodKey": None,
+                    "current": limit,
+                    "limit": limit,
+                    "source": "platform",
+                    "suggestedAction": {"type": "contact_support"},
+                    "exceeded": [LimitType.REQUESTS_PER_MINUTE.value],
+                },
+                retry_after=_WINDOW - second,
+            )
+        return True
+
+
+def _who(request: Request) -> str:
+    if isinstance(request.auth, Caller):
+        return request.auth.account_id.hex
+    text = client_address(request._request)  # noqa: SLF001 - headers only
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return "unknown"
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((address, _IPV6_NETWORK), strict=False))
+    return str(address)
+
+
+def count(key: str, minute: int) -> int:
+    """Count one more for a key in a minute, in Redis or, while that is away, in this process; return how many."""
+    global _away_until  # noqa: PLW0603 - one Redis, one process, one state
+    if time.monotonic() >= _away_until:
+        shared = f"{key}:{minute}"
+        try:
+            if cache.add(shared, 1, timeout=2 * _WINDOW):
+                return 1
+            return int(cache.incr(shared))
+        except (RedisError, OSError, ValueError) as error:
+            _away_until = time.monotonic() + _PAUSE
+            logger.warning("Rates are counted per process for a while: %s.", type(error).__name__)
+    return _count_here(key, minute)
+
+
+def _count_here(key: str, minute: int) -> int:
+    global _counted_minute  # noqa: PLW0603 - see count
+    with _lock:
+        if minute != _counted_minute or len(_counts) > _MOST_KEYS:
+            _counts.clear()
+            _counted_minute = minute
+        _counts[key] = _counts.get(key, 0) + 1
+        return _counts[key]

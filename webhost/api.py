@@ -1,0 +1,369 @@
+"""What every API view shares: strict bodies, bounded reading, one envelope for refusals, cursor pages."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+from http import HTTPStatus
+from typing import IO, Any, Generic, TypeVar, cast
+
+import pghistory
+from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation, ValidationError
+from django.db import InterfaceError, OperationalError
+from django.db.models import Model, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, UnreadablePostError
+from django.http.multipartparser import MultiPartParserError
+from django.template.loader import render_to_string
+from rest_framework import exceptions, serializers
+from rest_framework.negotiation import BaseContentNegotiation
+from rest_framework.parsers import BaseParser
+from rest_framework.renderers import BaseRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from webhost.errors import (
+    ForbiddenError,
+    InternalError,
+    InvalidRequestError,
+    Issue,
+    NotFoundError,
+    UnauthenticatedError,
+    UnavailableError,
+    WebhostError,
+)
+from webhost.openapi import ApiSchema
+from webhost.strict_json import StrictJsonError, parse_strict
+from webhost.tracing import current_trace_id
+from webhost.wire import client_address, error_headers, error_of_status, error_response, is_api, refuse_unreadable
+
+logger = logging.getLogger(__name__)
+
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_DEFAULT_BODY_LIMIT = 1024 * 1024
+_DEFAULT_PAGE = 25
+_LARGEST_PAGE = 100
+_LONGEST_CURSOR = 200
+
+M = TypeVar("M", bound=Model)
+
+
+# --- Reading --------------------------------------------------------------------------------------
+
+
+class StrictJSONParser(BaseParser):
+    """Reads a JSON body strictly; an empty one is an empty object. The raw bytes stay in `HttpRequest.body`."""
+
+    media_type = "application/json"
+
+    def parse(
+        self,
+        stream: IO[Any],
+        media_type: str | None = None,  # noqa: ARG002 - DRF's signature
+        parser_context: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Return the body's value; raises InvalidRequestError."""
+        context = parser_context or {}
+        request = context.get("request")
+        raw: bytes = request._request.body if request is not None else stream.read()  # noqa: SLF001 - DRF's own access
+        if not raw.strip():
+            return {}
+        try:
+            return parse_strict(raw)
+        except StrictJsonError as error:
+            raise InvalidRequestError(str(error), path="") from error
+
+
+class OnlyJson(BaseContentNegotiation):
+    """Answers in the one format there is, whatever `Accept` says, so that even a refusal can be told."""
+
+    def select_parser(self, request: Request, parsers: list[BaseParser]) -> BaseParser | None:
+        """Return the parser for the body's type. A body without a type is not guessed at."""
+        given = (request.content_type or "").partition(";")[0].strip().lower()
+        return next((parser for parser in parsers if parser.media_type == given), None)
+
+    def select_renderer(
+        self,
+        request: Request,
+        renderers: list[BaseRenderer],
+        format_suffix: str | None = None,  # noqa: ARG002
+    ) -> tuple[BaseRenderer, str]:
+        """Return the first renderer."""
+        return renderers[0], renderers[0].media_type or ""
+
+
+class StrictSerializer(serializers.Serializer[Any]):
+    """An input whose unknown fields are refused: nobody sets owner, tier or limits by naming them."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        """Return validated data; raises with every unknown field by its name."""
+        if isinstance(data, Mapping):
+            writable = {name for name, field in self.fields.items() if not field.read_only}
+            unknown = sorted(str(name) for name in data.keys() - writable)
+            if unknown:
+                raise serializers.ValidationError({name: ["Unknown field."] for name in unknown})
+        return super().to_internal_value(data)
+
+
+# --- Refusing -------------------------------------------------------------------------------------
+
+
+def issues_of(detail: Any, path: str = "") -> list[Issue]:
+    """Flatten what serializers find into issues with a path each."""
+    if isinstance(detail, Mapping):
+        found: list[Issue] = []
+        for key, value in detail.items():
+            inner = path if key == "non_field_errors" else f"{path}.{key}" if path else str(key)
+            found += issues_of(value, inner)
+        return found
+    if isinstance(detail, list):
+        if all(isinstance(item, str) for item in detail):
+            return [{"path": path, "message": str(item)} for item in detail]
+        return [issue for n, item in enumerate(detail) for issue in issues_of(item, f"{path}[{n}]")]
+    return [{"path": path, "message": str(detail)}]
+
+
+def _from_rest_framework(error: exceptions.APIException) -> WebhostError:
+    match error:
+        case exceptions.ValidationError():
+            return InvalidRequestError("The request is not valid.", issues=issues_of(error.detail))
+        case exceptions.NotAuthenticated() | exceptions.AuthenticationFailed():
+            return UnauthenticatedError()
+        case exceptions.PermissionDenied():
+            return ForbiddenError(str(error.detail))
+        case exceptions.UnsupportedMediaType():
+            return InvalidRequestError(
+                "Send this as application/json, or as the documentation of this call says.",
+                status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+                path="Content-Type",
+            )
+        case exceptions.MethodNotAllowed():
+            return InvalidRequestError(str(error.detail), status=HTTPStatus.METHOD_NOT_ALLOWED)
+        case exceptions.ParseError():
+            return InvalidRequestError("The body could not be read.", path="")
+        case _:
+            return error_of_status(error.status_code)
+
+
+def as_webhost_error(error: BaseException) -> WebhostError:
+    """Return what an exception means to a caller; only what nobody expected is INTERNAL."""
+    match error:
+        case WebhostError():
+            return error
+        case exceptions.APIException():
+            return _from_rest_framework(error)
+        case Http404():
+            return NotFoundError()
+        case PermissionDenied():
+            return ForbiddenError("This is not allowed.")
+        case RequestDataTooBig():
+            return InvalidRequestError("The body is too large.", status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE, path="")
+        case SuspiciousOperation() | MultiPartParserError() | UnreadablePostError():
+            return InvalidRequestError("The body could not be read.", path="")
+        case OperationalError() | InterfaceError():
+            return UnavailableError("The database is not available at the moment.")
+        case _:
+            return InternalError()
+
+
+def exception_handler(error: Exception, context: Mapping[str, Any]) -> Response:  # noqa: ARG001 - DRF's signature
+    """Answer every exception of an API view with the envelope; log the unexpected ones, once."""
+    refusal = as_webhost_error(error)
+    response = Response(
+        refusal.envelope(current_trace_id()), status=int(refusal.status), headers=error_headers(refusal)
+    )
+    if isinstance(refusal, InternalError | UnavailableError) and refusal is not error:
+        logger.error("%s: %s", type(error).__name__, refusal.message, exc_info=error)
+    # Django would log every answer from 500 up again, without the reason.
+    response._has_been_logged = True  # type: ignore[attr-defined]  # noqa: SLF001
+    return response
+
+
+# --- Views ----------------------------------------------------------------------------------------
+
+
+class ApiView(APIView):
+    """Base of every API view: bounded bodies, JSON only, the envelope for all refusals, an audit context.
+
+    `required_scope` is what a token needs (see entitlements.authentication.HasScope); `body_limit` is in bytes.
+    """
+
+    schema = ApiSchema()
+    content_negotiation_class = OnlyJson
+    metadata_class = None
+    required_scope: Any = None
+    body_limit: int = _DEFAULT_BODY_LIMIT
+    # False on paths that write nothing of what the audit log follows.
+    is_audited: bool = True
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002 - DRF's signature
+        """Refuse what can be refused before the body is read: size, encoding, identity, scope, rate."""
+        refuse_unreadable(request._request, self.body_limit)  # noqa: SLF001 - headers only
+        try:
+            self.perform_authentication(request)
+            self.check_permissions(request)
+        except (UnauthenticatedError, exceptions.NotAuthenticated, exceptions.AuthenticationFailed):
+            # Guessing tokens is paced like any other call without one.
+            request.user, request.auth = None, None
+            self.check_throttles(request)
+            raise
+        self.check_throttles(request)
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        """Run the request, with everything it changes recorded under its caller."""
+        with self._audit_context(request):
+            return super().dispatch(request, *args, **kwargs)
+
+    def _audit_context(self, request: HttpRequest) -> AbstractContextManager[Any]:
+        if not self.is_audited or request.method in _SAFE_METHODS:
+            return nullcontext()
+        return cast(
+            "AbstractContextManager[Any]",
+            pghistory.context(
+                source="api", url=request.path, address=client_address(request), trace=current_trace_id()
+            ),
+        )
+
+    def permission_denied(self, request: Request, message: str | None = None, code: str | None = None) -> None:
+        """Refuse a caller: 401 where nobody is known, 403 otherwise."""
+        if request.auth is None:
+            raise UnauthenticatedError
+        super().permission_denied(request, message=message, code=code)
+
+    def finalize_response(
+        self, request: Request, response: HttpResponseBase, *args: Any, **kwargs: Any
+    ) -> HttpResponseBase:
+        """Let no cache keep an answer."""
+        final = super().finalize_response(request, cast("Response", response), *args, **kwargs)
+        final.headers.setdefault("Cache-Control", "no-store")
+        return final
+
+
+def validated(serializer: type[serializers.Serializer[Any]], data: Any) -> dict[str, Any]:
+    """Return the data that a serializer accepts; raises with every issue's path otherwise."""
+    if not isinstance(data, Mapping):
+        raise InvalidRequestError("The body must be a JSON object.", path="")
+    checked = serializer(data=data)
+    checked.is_valid(raise_exception=True)
+    return cast("dict[str, Any]", checked.validated_data)
+
+
+# --- Pages of lists -------------------------------------------------------------------------------
+
+
+class PageQuery(serializers.Serializer[Any]):
+    """How much of a list, from where."""
+
+    limit = serializers.IntegerField(required=False, default=_DEFAULT_PAGE, min_value=1, max_value=_LARGEST_PAGE)
+    cursor = serializers.CharField(
+        required=False,
+        default="",
+        allow_blank=True,
+        max_length=_LONGEST_CURSOR,
+        help_text="nextCursor of the page before.",
+    )
+
+
+@dataclass(frozen=True)
+class Page(Generic[M]):
+    """Some rows of a list, and where the next page starts."""
+
+    items: list[M]
+    next_cursor: str | None
+
+
+@cache
+def page_of(item: type[serializers.Serializer[Any]]) -> type[serializers.Serializer[Any]]:
+    """Return the output serializer of a page of these items: items, nextCursor."""
+    name = item.__name__.removesuffix("Output")
+    return type(
+        f"{name}Page",
+        (serializers.Serializer,),
+        {
+            "__doc__": f"A page of {name}.",
+            "items": item(many=True),
+            "nextCursor": serializers.CharField(allow_null=True, help_text="Null on the last page."),
+        },
+    )
+
+
+def paginate(rows: QuerySet[M], query: Mapping[str, Any], *, by: str) -> Page[M]:
+    """Return one page of rows, newest first by a unique field, by keyset: flat in the length of the list.
+
+    `query` is what PageQuery accepted. Raises InvalidRequestError for a cursor that is not one of ours.
+    """
+    limit: int = query["limit"]
+    if query["cursor"]:
+        rows = rows.filter(**{f"{by}__lt": _read_cursor(rows, query["cursor"], by)})
+    found = list(rows.order_by(f"-{by}")[: limit + 1])
+    items = found[:limit]
+    last = getattr(items[-1], by) if len(found) > limit else None
+    return Page(items, None if last is None else _write_cursor(last))
+
+
+def _write_cursor(value: Any) -> str:
+    return base64.urlsafe_b64encode(json.dumps([str(value)]).encode()).decode().rstrip("=")
+
+
+def _read_cursor(rows: QuerySet[Any], cursor: str, by: str) -> Any:
+    try:
+        padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
+        (text,) = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+        field = rows.model._meta.get_field(by)  # noqa: SLF001 - documented
+        value = field.to_python(text)
+        field.run_validators(value)
+    except (binascii.Error, ValueError, TypeError, ValidationError) as error:
+        raise InvalidRequestError("This cursor is not one of ours.", path="cursor") from error
+    return value
+
+
+def page_response(page: Page[Any], item: type[serializers.Serializer[Any]]) -> Response:
+    """Answer with a page."""
+    return Response({"items": item(page.items, many=True).data, "nextCursor": page.next_cursor})
+
+
+# --- Where no view is at hand ---------------------------------------------------------------------
+
+
+def _answer(request: HttpRequest, error: WebhostError, title: str) -> HttpResponse:
+    if is_api(request):
+        return error_response(error)
+    context = {"title": title, "message": error.message, "trace_id": current_trace_id()}
+    # Without the request: its context asks for the user, and so for the database that may be away.
+    return HttpResponse(render_to_string("error.html", context), status=int(error.status), headers=error_headers(error))
+
+
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:  # noqa: ARG001 - Django's signature
+    """Answer what Django calls suspicious."""
+    return _answer(request, InvalidRequestError("The request could not be understood."), "That did not work")
+
+
+def permission_denied(request: HttpRequest, exception: Exception) -> HttpResponse:  # noqa: ARG001 - Django's signature
+    """Answer what a page does not allow."""
+    return _answer(request, ForbiddenError("You may not do this."), "Not allowed")
+
+
+def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:  # noqa: ARG001 - Django's signature
+    """Answer an unknown address."""
+    return _answer(request, NotFoundError(), "Nothing here")
+
+
+def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:  # noqa: ARG001 - would tell an attacker more
+    """Answer a form that does not prove that it came from our own page."""
+    message = "This form is out of date. Please go back, reload the page, and send it again."
+    return _answer(request, ForbiddenError(message), "Please try again")
+
+
+def server_error(request: HttpRequest) -> HttpResponse:
+    """Answer an exception that nobody expected, or a database that is away; say nothing but the trace id."""
+    error = sys.exc_info()[1]
+    refusal = as_webhost_error(error) if error is not None else InternalError()
+    title = "Back in a moment" if refusal.retryable else "Something went wrong"
+    return _answer(request, refusal, title)

@@ -1,0 +1,72 @@
+"""What the OpenAPI document says about every operation: how callers are known, and how refusals look."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework import serializers
+
+from webhost.errors import ErrorCode
+from webhost.tracing import TRACE_HEADER
+
+
+class ErrorDetail(serializers.Serializer[Any]):
+    """What went wrong, for programs and for people."""
+
+    code = serializers.ChoiceField(choices=[code.value for code in ErrorCode])
+    message = serializers.CharField()
+    details = serializers.DictField(help_text="What belongs to the code: issues, or the limit and the way out.")
+    retryable = serializers.BooleanField()
+
+
+class ErrorOutput(serializers.Serializer[Any]):
+    """The envelope of every answer that is not a success."""
+
+    error = ErrorDetail()
+    traceId = serializers.CharField()  # noqa: N815 - a public name
+
+
+class ApiSchema(AutoSchema):
+    """Adds to every operation the envelope as its default answer, and the trace id that it accepts."""
+
+    def get_override_parameters(self) -> list[OpenApiParameter]:
+        """Return what every operation accepts."""
+        return [
+            OpenApiParameter(
+                TRACE_HEADER,
+                str,
+                OpenApiParameter.HEADER,
+                description="`trc_` and 32 hex digits; made where it is missing, returned on every answer.",
+            )
+        ]
+
+    def _get_response_bodies(self, direction: str = "response") -> dict[str, Any]:
+        bodies = cast("dict[str, Any]", super()._get_response_bodies(direction))
+        bodies["default"] = self._get_response_for_code(ErrorOutput, "default", direction=direction)
+        bodies["default"]["description"] = "A refusal, in the envelope."
+        return bodies
+
+
+class BearerScheme(OpenApiAuthenticationExtension):
+    """A token of the account, sent as a bearer."""
+
+    target_class = "entitlements.authentication.BearerAuthentication"
+    name = "token"
+
+    def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, Any]:  # noqa: ARG002 - the library's signature
+        """Describe the header."""
+        return {"type": "http", "scheme": "bearer", "bearerFormat": "whs_..."}
+
+
+class SessionScheme(OpenApiAuthenticationExtension):
+    """The session of a signed-in person; every change needs the CSRF token."""
+
+    target_class = "entitlements.authentication.PageSessionAuthentication"
+    name = "session"
+
+    def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, Any]:  # noqa: ARG002 - the library's signature
+        """Describe the cookie."""
+        return {"type": "apiKey", "in": "cookie", "name": "sessionid"}
