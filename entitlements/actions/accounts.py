@@ -1,0 +1,139 @@
+"""What staff do to accounts: open, put on a tier by hand, disable, enable, delete what was never used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.contrib.admin.utils import NestedObjects
+from django.db.models import Case, F, Q, QuerySet, When
+
+from entitlements.actions.authorship import (
+    ChangeSource,
+    changed_fields,
+    fingerprint,
+    problems_as_issues,
+    written_by,
+)
+from entitlements.models import Account, PeriodCounter, Tier
+from webhost.errors import ConflictError, InvalidRequestError, NotFoundError
+
+EDITABLE_FIELDS = (
+    "email", "is_active", "support_tier", "support_tier_until", "is_staff", "is_superuser",
+)  # fmt: skip
+# What goes with an account when it is deleted. Anything of another app is a reason not to delete it.
+_OWN_APPS = frozenset({"entitlements", "admin", "auth"})
+
+
+def with_tier_in_force(accounts: QuerySet[Account], at: datetime) -> QuerySet[Any]:
+    """Annotate `tier_in_force_id` and `tier_set_by`: support's while that lasts, else billing's, else the default."""
+
+    def lasts(which: str) -> Q:
+        until = Q(**{f"{which}_until__isnull": True}) | Q(**{f"{which}_until__gt": at})
+        return Q(**{f"{which}__isnull": False}) & until
+
+    return accounts.annotate(
+        tier_in_force_id=Case(
+            When(lasts("support_tier"), then=F("support_tier_id")),
+            When(lasts("billing_tier"), then=F("billing_tier_id")),
+            default=Tier.objects.filter(is_default=True).values("pk")[:1],
+        ),
+    )
+
+
+def account_fingerprint(account: Account) -> str:
+    """Return a digest of what staff can edit, to notice that somebody else edited it meanwhile."""
+    return fingerprint(account, EDITABLE_FIELDS)
+
+
+def create_account(
+    values: Mapping[str, Any],
+    password: str | None,
+    *,
+    actor: str,
+    reason: str,
+    source: ChangeSource = ChangeSource.ADMIN,
+) -> Account:
+    """Open an account. Without a password nobody can sign in to it."""
+    with written_by(actor, reason, source):
+        account = Account()
+        _set(account, values, reason)
+        account.email = account.email.strip().lower()
+        account.set_password(password)
+        with problems_as_issues():
+            account.full_clean()
+        account.save()
+    return account
+
+
+def change_account(
+    account_id: UUID,
+    values: Mapping[str, Any],
+    *,
+    actor: str,
+    reason: str,
+    seen: str,
+    source: ChangeSource = ChangeSource.ADMIN,
+) -> Account:
+    """Change an account that nobody else changed meanwhile; in force on its next request.
+
+    The reason is kept beside a tier set by hand and beside a disabled account, and in the history.
+    Writes nothing where nothing is different. Raises ConflictError where `seen` is not what it is now.
+    """
+    with written_by(actor, reason, source):
+        account = Account.objects.select_for_update(no_key=True).filter(pk=account_id).first()
+        if account is None:
+            raise NotFoundError("This account was deleted meanwhile.")
+        if account_fingerprint(account) != seen:
+            raise ConflictError(
+                f"{account.email} was changed by somebody else while you were editing it. "
+                "Nothing was saved; please look again."
+            )
+        changed = _set(account, values, reason)
+        if changed:
+            with problems_as_issues():
+                account.full_clean()
+            account.save(update_fields=changed)
+    return account
+
+
+def _set(account: Account, values: Mapping[str, Any], reason: str) -> list[str]:
+    """Set values, and what follows from them: why it is disabled, why it has this tier."""
+    wanted = dict(values)
+    if "email" in wanted:
+        wanted["email"] = wanted["email"].strip().lower()
+    if "support_tier" in wanted and wanted["support_tier"] is None:
+        if wanted.get("support_tier_until") is not None:
+            raise InvalidRequestError("An end needs a tier that ends.", path="support_tier_until")
+        wanted |= {"support_tier_until": None, "support_tier_reason": ""}
+    changed = changed_fields(account, wanted)
+    if {"support_tier", "support_tier_until"} & set(changed) and account.support_tier is not None:
+        changed += changed_fields(account, {"support_tier_reason": reason.strip()})
+    if "is_active" in changed:
+        changed += changed_fields(account, {"disabled_reason": "" if account.is_active else reason.strip()})
+    return changed
+
+
+def why_not_deleted(account: Account) -> str:
+    """Say why an account cannot be deleted; empty when it can: usage is a billing record, agents run."""
+    if PeriodCounter.objects.filter(account_id=account.pk).exists():
+        return f"{account.email} has usage, which is a billing record. Disable the account instead."
+    found = NestedObjects(using="default")
+    found.collect([account])
+    if any(model._meta.app_label not in _OWN_APPS for model in found.data):  # noqa: SLF001 - documented
+        return f"{account.email} has agents. Delete those first, or disable the account instead."
+    return ""
+
+
+def delete_account(account_id: UUID, *, actor: str, reason: str) -> None:
+    """Delete an account that was never used; the history keeps its name. Raises ConflictError otherwise."""
+    with written_by(actor, reason):
+        account = Account.objects.select_for_update().filter(pk=account_id).first()
+        if account is None:
+            return
+        why_not = why_not_deleted(account)
+        if why_not:
+            raise ConflictError(why_not)
+        account.delete()

@@ -1,0 +1,22 @@
+"""Django admin of this app: what support staff work in. Saves go through actions, with a reason."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.contrib.auth.models import Group
+from knox.models import AuthToken
+
+from entitlements.admin.accounts import AccountAdmin
+from entitlements.admin.history import HistoryAdmin
+from entitlements.admin.overrides import OverrideAdmin
+from entitlements.admin.receipts import AdjustmentAdmin, DenialAdmin
+from entitlements.admin.tiers import TierAdmin
+
+__all__ = ["AccountAdmin", "AdjustmentAdmin", "DenialAdmin", "HistoryAdmin", "OverrideAdmin", "TierAdmin"]
+
+# Knox would list digests and print new tokens; tokens are made and shown once to their owner, nowhere else.
+if admin.site.is_registered(AuthToken):
+    admin.site.unregister(AuthToken)
+# Membership of a group is not in the history yet, so nobody hands out rights here.
+if admin.site.is_registered(Group):
+    admin.site.unregister(Group)
