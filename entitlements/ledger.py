@@ -26,6 +26,7 @@ _PARTS = re.split(
     r"^-- name: (\w+)\n", Path(__file__).with_name("ledger.sql").read_text(encoding="utf-8"), flags=re.MULTILINE
 )
 SQL: Final[Mapping[str, str]] = {name: body.strip() for name, body in zip(_PARTS[1::2], _PARTS[2::2], strict=True)}
+_ADMITTED: Final = "SELECT true AS admitted, * FROM entitlements_admission WHERE id = %(id)s"
 _FIRST_PERIOD = date(2000, 1, 1)
 
 
@@ -106,10 +107,12 @@ def judge(
         **estimate.measures(),
     }
     try:
-        rows = db.run(SQL["admit"], parameters)
+        rows, repeated = db.run_surely(SQL["admit"], parameters)
     except psycopg.errors.UniqueViolation:
-        # db.run repeats a statement whose answer was lost; the first one had counted after all.
-        rows = db.run("SELECT true AS admitted, * FROM entitlements_admission WHERE id = %(id)s", {"id": admission_id})
+        rows, repeated = [], True
+    if repeated and not (rows and rows[0]["admitted"]):
+        # The answer was lost, but it had counted after all; it may even have taken the last that was left.
+        rows = db.run(_ADMITTED, {"id": admission_id}) or rows
     return Judged(rows[0]["admitted"], rows[0]) if rows else None
 
 

@@ -174,13 +174,17 @@ UPDATE entitlements_admission SET
     settlement_mac = CASE WHEN settlement = '' THEN %(settlement_mac)s ELSE settlement_mac END,
     settled_at = coalesce(settled_at, now())
  WHERE id = %(id)s::uuid
-   AND (outcome IN ('open', 'voided') OR estimate_stands OR settlement = '')
+   AND (outcome IN ('open', 'voided') OR estimate_stands OR settlement = ''
+        OR charged_tokens < %(tokens)s::bigint OR charged_compute_ms < %(compute_ms)s::bigint
+        OR charged_tool_calls < %(tool_calls)s::bigint OR charged_code_ms < %(code_ms)s::bigint
+        OR charged_browser_sessions < %(browser_sessions)s::bigint)
 RETURNING outcome, charged_requests, charged_tokens, charged_compute_ms, charged_tool_calls, charged_code_ms,
           charged_browser_sessions, tokens_estimated
 
 -- name: observe
 -- Folds one accepted report into its admission. It commutes and only raises; evidence beats void: the request
--- comes back, as failed. A claim from beside user code (trusted = false) never replaces an estimate downwards.
+-- comes back, as failed. A claim from beside user code (trusted = false) never replaces an estimate downwards,
+-- and never sets observed_at, which says that somebody trusted has seen it; `reports` counts both.
 -- No row: no such admission of this deployment.
 UPDATE entitlements_admission SET
     charged_requests = 1,
@@ -197,15 +201,15 @@ UPDATE entitlements_admission SET
     estimate_stands = estimate_stands AND NOT %(trusted)s,
     outcome = CASE outcome WHEN 'voided' THEN 'failed' ELSE outcome END,
     reports = reports + 1,
-    observed_at = coalesce(observed_at, now())
+    observed_at = CASE WHEN %(trusted)s THEN coalesce(observed_at, now()) ELSE observed_at END
  WHERE id = %(id)s::uuid AND deployment_id = %(deployment)s::uuid
 RETURNING account_id, agent_id, period, outcome
 
 -- name: void
 -- Only when the provider was certainly not reached. A report that came before says otherwise: then it is failed.
 UPDATE entitlements_admission SET
-    charged_requests = CASE WHEN observed_at IS NULL THEN 0 ELSE 1 END,
-    outcome = CASE WHEN observed_at IS NULL THEN 'voided' ELSE 'failed' END,
+    charged_requests = CASE WHEN reports = 0 THEN 0 ELSE 1 END,
+    outcome = CASE WHEN reports = 0 THEN 'voided' ELSE 'failed' END,
     error_class = %(error_class)s::text, settled_at = now(),
     settlement = %(settlement)s, settlement_mac = %(settlement_mac)s
  WHERE id = %(id)s::uuid AND outcome = 'open'
@@ -218,14 +222,19 @@ SELECT id FROM entitlements_admission
  ORDER BY expires_at LIMIT %(batch)s
 
 -- name: expire
--- Where something was held and nobody trusted observed it, at the hold, marked as an estimate; without a hold
--- at what was observed. The request counts.
+-- Where something was held and nobody trusted observed it, at the hold, marked as an estimate; otherwise at what
+-- was observed. The request counts.
 UPDATE entitlements_admission SET
-    charged_tokens = greatest(charged_tokens, held_tokens),
-    charged_compute_ms = greatest(charged_compute_ms, held_compute_ms),
-    charged_tool_calls = greatest(charged_tool_calls, held_tool_calls),
-    charged_code_ms = greatest(charged_code_ms, held_code_ms),
-    charged_browser_sessions = greatest(charged_browser_sessions, held_browser_sessions),
+    charged_tokens = CASE WHEN observed_at IS NULL THEN greatest(charged_tokens, held_tokens)
+                     ELSE charged_tokens END,
+    charged_compute_ms = CASE WHEN observed_at IS NULL THEN greatest(charged_compute_ms, held_compute_ms)
+                         ELSE charged_compute_ms END,
+    charged_tool_calls = CASE WHEN observed_at IS NULL THEN greatest(charged_tool_calls, held_tool_calls)
+                         ELSE charged_tool_calls END,
+    charged_code_ms = CASE WHEN observed_at IS NULL THEN greatest(charged_code_ms, held_code_ms)
+                      ELSE charged_code_ms END,
+    charged_browser_sessions = CASE WHEN observed_at IS NULL THEN greatest(charged_browser_sessions, held_browser_sessions)
+                               ELSE charged_browser_sessions END,
     estimate_stands = observed_at IS NULL AND held_tokens + held_compute_ms + held_tool_calls + held_code_ms
                       + held_browser_sessions > 0,
     outcome = 'expired', settled_at = now()

@@ -94,11 +94,16 @@ def run(query: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
     A pooled connection that died while idle is found out by the statement itself. Only then is it
     repeated, once and on a fresh connection; so use it for statements that are safe to repeat.
     """
+    return run_surely(query, parameters)[0]
+
+
+def run_surely(query: str, parameters: dict[str, Any]) -> tuple[list[dict[str, Any]], bool]:
+    """Do what `run` does, and say whether it was repeated: then the first time may have counted already."""
     try:
         with hot_pool().connection() as connection:
-            return connection.execute(query, parameters).fetchall()
+            return connection.execute(query, parameters).fetchall(), False
     except (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout) as error:
         if isinstance(error, psycopg.errors.QueryCanceled | PoolTimeout):
             raise UnavailableError("The database is not available at the moment.") from error
     with hot_connection() as connection:
-        return connection.execute(query, parameters).fetchall()
+        return connection.execute(query, parameters).fetchall(), True
