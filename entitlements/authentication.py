@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from django.utils.functional import SimpleLazyObject
@@ -17,12 +17,14 @@ from knox.crypto import hash_token
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
-from rest_framework.views import APIView
 
 from entitlements.enums import Scope
 from entitlements.models import Account
 from webhost import db
 from webhost.errors import ForbiddenError, UnauthenticatedError, UnavailableError
+
+if TYPE_CHECKING:  # DRF's views import this module while they are being loaded themselves
+    from rest_framework.views import APIView
 
 logger = logging.getLogger(__name__)
 

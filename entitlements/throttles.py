@@ -10,19 +10,21 @@ import ipaddress
 import logging
 import threading
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from django.conf import settings
 from django.core.cache import cache
 from redis.exceptions import RedisError
 from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
-from rest_framework.views import APIView
 
 from entitlements.authentication import Caller
 from entitlements.enums import LimitType
 from entitlements.errors import RateLimitedError
 from webhost.wire import client_address
+
+if TYPE_CHECKING:  # DRF's views import this module while they are being loaded themselves
+    from rest_framework.views import APIView
 
 logger = logging.getLogger(__name__)
 
