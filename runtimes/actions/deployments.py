@@ -26,7 +26,7 @@ from runtimes.enums import DeploymentStatus
 from runtimes.errors import DeploymentFailedError
 from runtimes.models import Agent, Artifact, Deployment, DeploymentLogLine, RuntimeSwitch
 from runtimes.providers import PROVIDERS
-from runtimes.providers.base import Target
+from runtimes.providers.base import AgentRef, Target
 from webhost.errors import ConflictError, InvalidRequestError, NotFoundError, WebhostError
 from webhost.queue import send_on_commit
 from webhost.signing import current_root_key_id
@@ -281,7 +281,7 @@ def remove_remote(now: datetime) -> int:
         for deployment in Deployment.objects.filter(
             removal_requested_at__isnull=False, removed_at__isnull=True
         ).order_by("removal_requested_at")[:50]:
-            if _remove_one(deployment, last=False):
+            if _remove_one(deployment):
                 Deployment.objects.filter(pk=deployment.pk).update(removed_at=now)
                 gone += 1
         for agent in Agent.objects.filter(deleted_at__isnull=False, removed_at__isnull=True)[:50]:
@@ -290,23 +290,28 @@ def remove_remote(now: datetime) -> int:
 
 
 def _remove_agent(agent: Agent, now: datetime) -> int:
-    left = list(agent.deployments.filter(removed_at__isnull=True).exclude(status=DeploymentStatus.DEPLOYING))
-    for n, deployment in enumerate(left):
-        if not _remove_one(deployment, last=n == len(left) - 1):
+    if agent.deployments.filter(status=DeploymentStatus.DEPLOYING).exists():
+        return 0
+    for deployment in agent.deployments.filter(removed_at__isnull=True):
+        if not _remove_one(deployment):
             return 0
         Deployment.objects.filter(pk=deployment.pk).update(removed_at=now)
-    if agent.deployments.filter(status=DeploymentStatus.DEPLOYING).exists():
+    try:
+        for provider in PROVIDERS.values():
+            provider.remove_agent(AgentRef(agent.account_id, agent.pk))
+    except WebhostError as error:
+        logger.warning("Agent %s could not be removed yet: %s", agent.public_id, error.message)
         return 0
     Agent.objects.filter(pk=agent.pk).update(removed_at=now)
     return 1
 
 
-def _remove_one(deployment: Deployment, *, last: bool) -> bool:
+def _remove_one(deployment: Deployment) -> bool:
     provider = PROVIDERS.get(deployment.runtime_provider)
     if provider is None:
         return True
     try:
-        provider.remove(target_of(deployment), with_agent=last)
+        provider.remove(target_of(deployment))
     except WebhostError as error:
         logger.warning("Deployment %s could not be removed yet: %s", deployment.public_id, error.message)
         return False
