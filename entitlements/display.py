@@ -35,7 +35,10 @@ LABELS: Mapping[LimitType, str] = {
     LimitType.BROWSER_ENABLED: "Browser",
 }
 RUNTIME_NAMES: Mapping[Runtime, str] = {Runtime.CLOUDFLARE: "Cloudflare Workers", Runtime.AGENTCORE: "AWS AgentCore"}
-_RETENTION_LABELS = {rules.Key.TELEMETRY_DAYS: "Telemetry kept (days)", rules.Key.LOGS_DAYS: "Logs kept (days)"}
+_LABELS_OF_KEYS: Mapping[rules.Key, str] = {key: LABELS[limit] for limit, key in rules.KEY_OF_LIMIT.items()} | {
+    rules.Key.TELEMETRY_DAYS: "Telemetry kept (days)",
+    rules.Key.LOGS_DAYS: "Logs kept (days)",
+}
 
 
 def shown(value: object) -> str:
@@ -45,6 +48,11 @@ def shown(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def label_of(key: rules.Key) -> str:
+    """Return the name of an entitlement for people."""
+    return _LABELS_OF_KEYS[key]
 
 
 def source_text(source: str) -> str:
@@ -129,7 +137,6 @@ class ValueLine:
 def value_lines(entitlements: rules.Entitlements) -> list[ValueLine]:
     """Return everything that an account may do, with the source of each value."""
     lines = []
-    labels = {key: LABELS[limit] for limit, key in rules.KEY_OF_LIMIT.items()} | _RETENTION_LABELS
     for key in rules.Key:
         if key in rules.FLAGS:
             text = "yes" if entitlements.allows(key) else "no"
@@ -142,7 +149,7 @@ def value_lines(entitlements: rules.Entitlements) -> list[ValueLine]:
         else:
             text = shown(entitlements.limits[key])
         source = entitlements.sources.get(key, f"tier:{entitlements.tier}")
-        lines.append(ValueLine(labels[key], key.value, text, source_text(source), source.startswith("override:")))
+        lines.append(ValueLine(label_of(key), key.value, text, source_text(source), source.startswith("override:")))
     return lines
 
 
@@ -182,7 +189,7 @@ def advice_on(look: AccountStanding, limit_type: LimitType) -> Advice:
     if limit_type == LimitType.REQUESTS_PER_MINUTE:
         return Advice(f"Your limit is {shown(limit)} a minute.", f"Spread the calls out{upgrade}.")
     if limit_type in rules.CAPS:
-        return Advice(f"{plan} has room for {shown(limit)}.", f"Delete one that you do not need{upgrade}.")
+        return Advice(f"Your limit is {shown(limit)}.", f"Delete one that you do not need{upgrade}.")
     current = standing.used.get(limit_type, 0) + standing.held.get(limit_type, 0)
     if limit == 0:
         return Advice(f"{plan} includes no {label}.", _sentence(upgrade) or "Please contact support.")

@@ -9,6 +9,7 @@ repeat may try. Kept answers can be read only with the caller's own token and ke
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import time
@@ -24,7 +25,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from django.http import HttpResponse
+from drf_spectacular.utils import OpenApiParameter
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -39,6 +40,9 @@ from webhost.signing import digest
 from webhost.tracing import current_trace_id
 
 HEADER: Final = "Idempotency-Key"
+IDEMPOTENCY_PARAMETER: Final = OpenApiParameter(
+    HEADER, str, OpenApiParameter.HEADER, description="Makes a retry safe for 24 hours; 1 to 255 visible characters."
+)
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 _LARGEST_ANSWER: Final = 1024 * 1024
 _LONGEST_OPERATION: Final = 200
@@ -104,14 +108,9 @@ class Replay:
     status: int
     body: bytes
 
-    def response(self) -> HttpResponse:
+    def response(self) -> Response:
         """Return it once more, marked as a repeat."""
-        return HttpResponse(
-            self.body,
-            status=self.status,
-            content_type="application/json",
-            headers={"Idempotency-Replayed": "true", "Cache-Control": "no-store"},
-        )
+        return Response(json.loads(self.body), status=self.status, headers={"Idempotency-Replayed": "true"})
 
 
 @dataclass

@@ -59,9 +59,9 @@ def outcome_problem(outcome: Outcome, settled: Settled | None, *, is_reported: b
 def charge_problems(row: Mapping[str, Any], settled: Settled | None, observed: Sequence[Observed]) -> Iterator[str]:
     """Compare what is charged, measure by measure, with the largest that was observed.
 
-    A hold counts where it was charged and no trusted observer replaced it since (ledger.sql: expire). Where one
-    did, claims that came before it were replaced too, so the charge is one of the figures observed, and none
-    that a trusted observer gave is above it.
+    A hold counts only where it was charged and nobody trusted has observed since (ledger.sql: expire). Where
+    somebody did, claims that came before were replaced too, so the charge is one of the figures observed, and
+    none that a trusted observer gave is above it.
     """
     for measure in MEASURES:
         charged = row[f"charged_{measure}"]
@@ -73,7 +73,7 @@ def charge_problems(row: Mapping[str, Any], settled: Settled | None, observed: S
             if charged not in figures or charged < max(trusted, default=0):
                 yield f"charged_{measure} is {charged}, observed was {sorted(figures)}"
             continue
-        if row["outcome"] == Outcome.EXPIRED:
+        if row["estimate_stands"]:
             figures.append(row[f"held_{measure}"])
         right = max(figures, default=0)
         if charged != right:
@@ -84,5 +84,4 @@ def _was_replaced(row: Mapping[str, Any]) -> bool:
     """Say whether an estimate stood at expiry and was replaced: held, unobserved then, and no longer standing."""
     if row["outcome"] != Outcome.EXPIRED or row["estimate_stands"] or not any(row[f"held_{m}"] for m in MEASURES):
         return False
-    observed_before = row["observed_at"] is not None and row["observed_at"] <= row["settled_at"]
-    return not observed_before
+    return row["observed_at"] is None or row["observed_at"] > row["settled_at"]

@@ -12,19 +12,18 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
-from typing import IO, Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
+from uuid import UUID
 
 import pghistory
 from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation, ValidationError
 from django.db import InterfaceError, OperationalError
-from django.db.models import Model, QuerySet
+from django.db.models import BooleanField, Model, QuerySet
+from django.db.models.expressions import RawSQL
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, UnreadablePostError
 from django.http.multipartparser import MultiPartParserError
 from django.template.loader import render_to_string
 from rest_framework import exceptions, serializers
-from rest_framework.negotiation import BaseContentNegotiation
-from rest_framework.parsers import BaseParser
-from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -39,8 +38,9 @@ from webhost.errors import (
     UnavailableError,
     WebhostError,
 )
+from webhost.ids import Prefix, parse_id, public_id
 from webhost.openapi import ApiSchema
-from webhost.strict_json import StrictJsonError, parse_strict
+from webhost.parsing import OnlyJson
 from webhost.tracing import current_trace_id
 from webhost.wire import client_address, error_headers, error_of_status, error_response, is_api, refuse_unreadable
 
@@ -58,47 +58,6 @@ M = TypeVar("M", bound=Model)
 # --- Reading --------------------------------------------------------------------------------------
 
 
-class StrictJSONParser(BaseParser):
-    """Reads a JSON body strictly; an empty one is an empty object. The raw bytes stay in `HttpRequest.body`."""
-
-    media_type = "application/json"
-
-    def parse(
-        self,
-        stream: IO[Any],
-        media_type: str | None = None,  # noqa: ARG002 - DRF's signature
-        parser_context: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Return the body's value; raises InvalidRequestError."""
-        context = parser_context or {}
-        request = context.get("request")
-        raw: bytes = request._request.body if request is not None else stream.read()  # noqa: SLF001 - DRF's own access
-        if not raw.strip():
-            return {}
-        try:
-            return parse_strict(raw)
-        except StrictJsonError as error:
-            raise InvalidRequestError(str(error), path="") from error
-
-
-class OnlyJson(BaseContentNegotiation):
-    """Answers in the one format there is, whatever `Accept` says, so that even a refusal can be told."""
-
-    def select_parser(self, request: Request, parsers: list[BaseParser]) -> BaseParser | None:
-        """Return the parser for the body's type. A body without a type is not guessed at."""
-        given = (request.content_type or "").partition(";")[0].strip().lower()
-        return next((parser for parser in parsers if parser.media_type == given), None)
-
-    def select_renderer(
-        self,
-        request: Request,
-        renderers: list[BaseRenderer],
-        format_suffix: str | None = None,  # noqa: ARG002
-    ) -> tuple[BaseRenderer, str]:
-        """Return the first renderer."""
-        return renderers[0], renderers[0].media_type or ""
-
-
 class StrictSerializer(serializers.Serializer[Any]):
     """An input whose unknown fields are refused: nobody sets owner, tier or limits by naming them."""
 
@@ -110,6 +69,22 @@ class StrictSerializer(serializers.Serializer[Any]):
             if unknown:
                 raise serializers.ValidationError({name: ["Unknown field."] for name in unknown})
         return super().to_internal_value(data)
+
+
+class PublicId(serializers.Field[UUID, str, str, Any]):
+    """An id as the outside world sees it; read back, a malformed one is an id that does not exist."""
+
+    def __init__(self, prefix: Prefix, **options: Any) -> None:
+        super().__init__(**options)
+        self.prefix = prefix
+
+    def to_representation(self, value: UUID) -> str:
+        """Return the prefixed id."""
+        return public_id(self.prefix, value)
+
+    def to_internal_value(self, data: str) -> UUID:
+        """Return the id; raises NotFoundError."""
+        return parse_id(self.prefix, data)
 
 
 # --- Refusing -------------------------------------------------------------------------------------
@@ -294,33 +269,44 @@ def page_of(item: type[serializers.Serializer[Any]]) -> type[serializers.Seriali
     )
 
 
-def paginate(rows: QuerySet[M], query: Mapping[str, Any], *, by: str) -> Page[M]:
-    """Return one page of rows, newest first by a unique field, by keyset: flat in the length of the list.
+def paginate(rows: QuerySet[M], query: Mapping[str, Any], *, by: str | tuple[str, ...]) -> Page[M]:
+    """Return one page of rows, newest first by fields that are unique together; flat in the length of the list.
 
     `query` is what PageQuery accepted. Raises InvalidRequestError for a cursor that is not one of ours.
     """
+    fields = (by,) if isinstance(by, str) else by
     limit: int = query["limit"]
     if query["cursor"]:
-        rows = rows.filter(**{f"{by}__lt": _read_cursor(rows, query["cursor"], by)})
-    found = list(rows.order_by(f"-{by}")[: limit + 1])
+        last = _read_cursor(rows, query["cursor"], fields)
+        names = ", ".join(f"{rows.model._meta.db_table}.{name}" for name in fields)  # noqa: SLF001 - documented
+        places = ", ".join(["%s"] * len(fields))
+        # Compared as a row, the database goes straight to the place in the index.
+        rows = rows.filter(RawSQL(f"({names}) < ({places})", last, output_field=BooleanField()))  # noqa: S611 - our own names
+    found = list(rows.order_by(*(f"-{name}" for name in fields))[: limit + 1])
     items = found[:limit]
-    last = getattr(items[-1], by) if len(found) > limit else None
-    return Page(items, None if last is None else _write_cursor(last))
+    is_last = len(found) <= limit
+    return Page(items, None if is_last else _write_cursor([getattr(items[-1], name) for name in fields]))
 
 
-def _write_cursor(value: Any) -> str:
-    return base64.urlsafe_b64encode(json.dumps([str(value)]).encode()).decode().rstrip("=")
+def _write_cursor(values: list[Any]) -> str:
+    return base64.urlsafe_b64encode(json.dumps([str(value) for value in values]).encode()).decode().rstrip("=")
 
 
-def _read_cursor(rows: QuerySet[Any], cursor: str, by: str) -> Any:
+def _read_cursor(rows: QuerySet[Any], cursor: str, fields: tuple[str, ...]) -> list[Any]:
     try:
         padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
-        (text,) = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
-        field = rows.model._meta.get_field(by)  # noqa: SLF001 - documented
-        value = field.to_python(text)
-        field.run_validators(value)
+        texts = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+        return [_value(rows, name, text) for name, text in zip(fields, texts, strict=True)]
     except (binascii.Error, ValueError, TypeError, ValidationError) as error:
         raise InvalidRequestError("This cursor is not one of ours.", path="cursor") from error
+
+
+def _value(rows: QuerySet[Any], name: str, text: str) -> Any:
+    field = rows.model._meta.get_field(name)  # noqa: SLF001 - documented
+    value = field.to_python(text if isinstance(text, str) else None)
+    if value is None:
+        raise ValueError(name)
+    field.run_validators(value)  # a number out of the column's range
     return value
 
 

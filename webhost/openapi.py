@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from drf_spectacular.extensions import OpenApiAuthenticationExtension, OpenApiSerializerFieldExtension
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
@@ -70,3 +70,13 @@ class SessionScheme(OpenApiAuthenticationExtension):
     def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, Any]:  # noqa: ARG002 - the library's signature
         """Describe the cookie."""
         return {"type": "apiKey", "in": "cookie", "name": "sessionid"}
+
+
+class PublicIdField(OpenApiSerializerFieldExtension):
+    """A prefixed id."""
+
+    target_class = "webhost.api.PublicId"
+
+    def map_serializer_field(self, auto_schema: AutoSchema, direction: str) -> dict[str, Any]:  # noqa: ARG002 - the library's signature
+        """Describe prefix and digits."""
+        return {"type": "string", "pattern": f"^{self.target.prefix.value}_[0-9a-f]{{32}}$"}

@@ -11,13 +11,13 @@ from uuid import UUID
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import path
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
-from runtimes.actions.agents import create_agent
 
 import entitlements.pages
 from entitlements import rules
@@ -34,11 +34,12 @@ from entitlements.display import (
 )
 from entitlements.enums import LimitType, Runtime
 from entitlements.models import Account
-from runtimes.models import Agent
+from runtimes.actions.agents import agents_of, create_agent
+from runtimes.models import AGENT_NAME, Agent
 from telemetry import rules as money
 from telemetry.actions.usage import PeriodUse, usage_of
 from webhost.errors import WebhostError
-from webhost.ids import Prefix, public_id
+from webhost.ids import Prefix, new_id, public_id
 from webhost.period import period_of
 
 _MOST_AGENTS = 10
@@ -103,11 +104,13 @@ def new_agent(request: HttpRequest) -> HttpResponse:
         message = "This runtime is not in your tier."
         return _render(request, said=message, name=name, status=HTTPStatus.PAYMENT_REQUIRED)
     try:
-        agent = create_agent(account.pk, name, runtime)
+        AGENT_NAME(name)
+        agent = create_agent(account.pk, new_id(), name=name, description="", runtime=runtime)
+    except ValidationError as error:
+        said = f"A name takes {' '.join(error.messages)}"
+        return _render(request, said=said, name=name, status=HTTPStatus.BAD_REQUEST)
     except WebhostError as error:
-        issues = error.details.get("issues") or []
-        said = " ".join([error.message, *(i["message"] for i in issues if i["message"] != error.message)])
-        return _render(request, said=said, name=name, status=int(error.status))
+        return _render(request, said=error.message, name=name, status=int(error.status))
     messages.success(request, f"{agent.name} is created. Deploy a bundle to {public_id(Prefix.AGENT, agent.pk)} next.")
     return HttpResponseRedirect("/")
 
@@ -121,8 +124,7 @@ def _account(request: HttpRequest) -> Account:
 def _render(request: HttpRequest, *, said: str = "", name: str = "", status: int = HTTPStatus.OK) -> HttpResponse:
     account = _account(request)
     use = usage_of(account.pk, period_of(timezone.now()))
-    # Agents with their deployments, from which a status follows.
-    agents = Agent.objects.filter(account=account, deleted_at__isnull=True).prefetch_related("deployments")
+    agents = agents_of(account.pk)
     context: dict[str, Any] = {
         "use": use,
         "look": use.account,

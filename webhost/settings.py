@@ -82,6 +82,9 @@ PAGES_MIDDLEWARE = [
     "webhost.middleware.HistoryMiddleware",
 ]
 
+# They look for the pages' middleware in MIDDLEWARE; it is in PAGES_MIDDLEWARE.
+SILENCED_SYSTEM_CHECKS = ["admin.E408", "admin.E409", "admin.E410", "security.W003"]
+
 ROOT_URLCONF = "webhost.urls"
 WSGI_APPLICATION = "webhost.wsgi.application"
 TEMPLATES: list[dict[str, Any]] = [
@@ -222,7 +225,7 @@ REST_FRAMEWORK = {
     ],
     "DEFAULT_PERMISSION_CLASSES": ["entitlements.authentication.HasScope"],
     "DEFAULT_THROTTLE_CLASSES": ["entitlements.throttles.AccountThrottle"],
-    "DEFAULT_PARSER_CLASSES": ["webhost.api.StrictJSONParser"],
+    "DEFAULT_PARSER_CLASSES": ["webhost.parsing.StrictJSONParser"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "webhost.api.exception_handler",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import entitlements.api
-import runtimes.api
-import runtimes.gateway
-import telemetry.api
 from django.contrib import admin
 from django.urls import include, path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
+import entitlements.api
+import runtimes.api
+import runtimes.gateway
+import telemetry.api
 from webhost import health, pages
 
 v1 = [

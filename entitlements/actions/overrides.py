@@ -133,10 +133,10 @@ def issues_of_override(
     now = timezone.now()
     if ends_at is not None and ends_at <= now:
         return [{"path": "ends_at", "message": "The end must lie ahead."}]
-    account = with_tier_in_force(Account.objects.filter(pk=account_id), now).first()
-    if account is None:
+    accounts = with_tier_in_force(Account.objects.filter(pk=account_id), now)
+    tier = Tier.objects.filter(pk__in=accounts.values("tier_in_force_id")).first()
+    if tier is None:
         return [{"path": "account", "message": "There is no such account."}]
-    tier = Tier.objects.get(pk=account.tier_in_force_id)
     others = [
         rules.OverrideValue(o.pk, rules.Key(o.key), o.value, o.ends_at)
         for o in Override.objects.filter(account_id=account_id).exclude(pk=itself)

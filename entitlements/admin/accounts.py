@@ -100,7 +100,7 @@ class AccountAdmin(ActionAdmin):
         (
             "Tier set by support",
             {
-                "fields": (("support_tier", "support_tier_until"),),
+                "fields": ("support_tier", "support_tier_until"),
                 "description": "While it lasts it is in force over what is paid for. Empty: what is paid for counts.",
             },
         ),
@@ -109,7 +109,7 @@ class AccountAdmin(ActionAdmin):
     add_fieldsets: ClassVar[Any] = (
         ("Why", {"fields": ("why", "seen")}),
         ("Account", {"fields": (("email", "name"), "password", "is_active")}),
-        ("Tier set by support", {"fields": (("support_tier", "support_tier_until"),)}),
+        ("Tier set by support", {"fields": ("support_tier", "support_tier_until")}),
         ("Rights", {"fields": (_RIGHTS,)}),
     )
 

@@ -114,6 +114,8 @@ class ActionAdmin(ModelAdmin):  # type: ignore[misc]  # untyped library
     compressed_fields = True
     warn_unsaved_form = True
     show_full_result_count = False
+    delete_confirmation_template = "entitlements/admin_delete.html"
+    delete_selected_confirmation_template = "entitlements/admin_delete_selected.html"
 
     def changeform_view(
         self,

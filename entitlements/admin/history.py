@@ -172,11 +172,8 @@ class HistoryAdmin(ReadOnlyAdmin):
 
     @admin.display(description="who")
     def actor(self, event: Events) -> str:
-        """Name who did it; without a context it was SQL beside the product."""
-        context = event.pgh_context
-        if context is None:
-            return "outside the product (SQL)"
-        return str(context.get("actor") or "the product")
+        """Name who did it; raw SQL, for one, leaves no name."""
+        return str((event.pgh_context or {}).get("actor") or "not recorded")
 
     @admin.display(description="why")
     def why(self, event: Events) -> str:
@@ -186,8 +183,7 @@ class HistoryAdmin(ReadOnlyAdmin):
     @admin.display(description="through")
     def source(self, event: Events) -> str:
         """Name the door it came through."""
-        context = event.pgh_context
-        return "sql" if context is None else str(context.get("source") or "-")
+        return str((event.pgh_context or {}).get("source") or "-")
 
     @admin.display(description="context")
     def context(self, event: Events) -> SafeString | str:

@@ -13,7 +13,7 @@ from django.utils import timezone
 from entitlements import rules
 from entitlements.actions import overrides as actions
 from entitlements.admin.base import DELETED_HERE, ActionAdmin, ReasonForm, account_ids_like, actor_of
-from entitlements.display import shown
+from entitlements.display import label_of, shown
 from entitlements.models import Account, Override
 
 
@@ -28,7 +28,12 @@ class OverrideForm(ReasonForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if self.current:
+        if "key" in self.fields:  # absent for those who may only look
+            keys = [(k.value, f"{label_of(k)} ({k})") for k in rules.Key]
+            field = self.fields["key"]
+            if isinstance(field, forms.ChoiceField):
+                field.choices = [("", "Select what to set"), *keys]
+        if self.current and "reason" in self.fields:
             self.initial["reason"] = ""  # a change has its own reason
             self.fields["reason"].help_text = f"Why it is changed. So far: {self.instance.reason}"
 
@@ -88,7 +93,7 @@ class OverrideAdmin(ActionAdmin):
     search_help_text = "E-mail address, acc_ id, or a part of the reason"
     autocomplete_fields = ("account",)
     date_hierarchy = None
-    fieldsets: ClassVar[Any] = ((None, {"fields": (("account", "key"), ("value", "ends_at"), "reason", "seen")}),)
+    fieldsets: ClassVar[Any] = ((None, {"fields": ("account", ("key", "value"), "ends_at", "reason", "seen")}),)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Override | None = None) -> tuple[str, ...]:
         """Keep the account: an override never moves to another one."""

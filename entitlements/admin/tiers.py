@@ -52,7 +52,7 @@ class TierForm(ReasonForm):
 
     def _get_validation_exclusions(self) -> set[str]:
         # There is one default, says a constraint; the action moves it from the tier that is it now.
-        exclude: set[str] = super()._get_validation_exclusions()
+        exclude: set[str] = super()._get_validation_exclusions()  # type: ignore[misc]  # Django's hook, without a stub
         return exclude | {"is_default"}
 
 
@@ -89,7 +89,7 @@ class TierAdmin(ActionAdmin):
         ("What changes, and why", {"fields": ("why", "seen")}),
         (
             "On the price list",
-            {"fields": (("name", "slug"), ("description", "rank"), ("is_public", "is_default", "retired_at"))},
+            {"fields": (("name", "slug"), ("rank", "description"), ("is_public", "is_default"), "retired_at")},
         ),
         (
             "Budgets per calendar month (UTC)",
@@ -99,7 +99,7 @@ class TierAdmin(ActionAdmin):
             "AgentCore",
             {
                 "fields": (
-                    ("agentcore_enabled", "memory_enabled"), ("code_interpreter_enabled", "browser_enabled"), _QUOTAS,
+                    ("agentcore_enabled", "memory_enabled"), ("code_interpreter_enabled", "browser_enabled"), *_QUOTAS,
                 ),
                 "description": "A capability needs AgentCore. Code interpreter and browser need their quotas above 0.",
             },

@@ -28,6 +28,7 @@ from runtimes.models import Agent, Artifact, Deployment, DeploymentLogLine, Runt
 from runtimes.providers import PROVIDERS
 from runtimes.providers.base import AgentRef, Target
 from webhost.errors import ConflictError, InvalidRequestError, NotFoundError, WebhostError
+from webhost.ids import new_id
 from webhost.queue import send_on_commit
 from webhost.signing import current_root_key_id
 
@@ -57,7 +58,7 @@ def write_line(deployment_id: UUID, line: str) -> None:
     DeploymentLogLine.objects.create(deployment_id=deployment_id, line=line[:1000])
 
 
-def accept_deployment(agent: Agent, upload: BinaryIO) -> Deployment:
+def accept_deployment(agent: Agent, upload: BinaryIO, *, deployment_id: UUID | None = None) -> Deployment:
     """Check a bundle, ask the entitlements, and queue its deployment; return it as `deploying`.
 
     Raises InvalidRequestError for a bad bundle (nothing is stored), LimitExceededError for a gate or a
@@ -91,6 +92,7 @@ def accept_deployment(agent: Agent, upload: BinaryIO) -> Deployment:
             require_room(agent.account_id, LimitType.DEPLOYMENTS, deployments.filter(_KEPT).count(), agent_id=agent.id)
             newest = deployments.aggregate(newest=Max("version"))["newest"] or 0
             deployment = Deployment.objects.create(
+                id=deployment_id or new_id(),
                 agent=locked,
                 account_id=agent.account_id,
                 version=newest + 1,

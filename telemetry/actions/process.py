@@ -35,16 +35,21 @@ _MOST_PASSES: Final = 100
 _RETRY_SECONDS: Final = 10
 _ONE_AT_A_TIME: Final = 0x77_68_73_01  # advisory lock: "whs", 1
 
-_PENDING: Final = """
-SELECT id, deployment_id, event_id, body, delivery_id, item, signature, key_id, received_at, attempts
-  FROM telemetry_report
- WHERE status = 'pending' AND id > %(after)s AND {which} ORDER BY id LIMIT %(batch)s
-"""
+_COLUMNS = "id, deployment_id, event_id, body, delivery_id, item, signature, key_id, received_at, attempts"
+_PENDING: Final = f"""
+SELECT {_COLUMNS} FROM telemetry_report
+ WHERE status = 'pending' AND id > %(after)s AND {{which}} ORDER BY id LIMIT %(batch)s
+"""  # noqa: S608 - composed of constants
 _FRESH = _PENDING.format(which="attempts = 0")
 _AGAIN = _PENDING.format(
     which="attempts > 0 AND processed_at < now() - make_interval(secs => attempts * %(retry)s::float8)"
 )
-_ONE = _PENDING.format(which="id = %(report)s").rstrip() + " FOR UPDATE SKIP LOCKED"
+# By the id alone, and then the status: asked for both, the planner takes a small index of pending rows that
+# it believes to be empty, and reads all of it for each.
+_LOCKED: Final = f"""
+SELECT * FROM (SELECT {_COLUMNS}, status FROM telemetry_report WHERE id = %(report)s FOR UPDATE SKIP LOCKED) r
+ WHERE status = 'pending'
+"""  # noqa: S608 - composed of constants
 _OWNERS = """
 SELECT d.id, d.agent_id, d.account_id, d.runtime_provider, d.root_key_id, a.deleted_at
   FROM runtimes_deployment d JOIN runtimes_agent a ON a.id = d.agent_id WHERE d.id = ANY(%(ids)s)
@@ -56,29 +61,29 @@ SELECT deployment_id, event_id, facts FROM telemetry_report
 _INVOCATIONS = "SELECT id, deployment_id, admitted_at FROM entitlements_admission WHERE id = ANY(%(ids)s)"
 _DELIVERIES = "SELECT id, body FROM telemetry_delivery WHERE id = ANY(%(ids)s)"
 
-_CONCLUDE = """
+_CONCLUDE = f"""
+WITH mine AS ({_LOCKED})
 UPDATE telemetry_report SET status = %(status)s, reason = %(reason)s, processed_at = now(), account_id = %(account)s,
        invocation_id = %(id)s, facts = %(facts)s
- WHERE id = %(report)s AND status = 'pending'
-"""
+ WHERE id = (SELECT id FROM mine)
+"""  # noqa: S608 - composed of constants
 # The ledger's own statement, guarded by the report's row: whoever holds that, and only while it is
 # pending, folds it in. No row back: something moved since it was judged; it is judged again, alone.
 _before, _after = SQL["observe"].rsplit("RETURNING", 1)
 _ACCEPT = f"""
-WITH mine AS (
-    SELECT id FROM telemetry_report WHERE id = %(report)s AND status = 'pending' FOR UPDATE SKIP LOCKED
-), folded AS (
+WITH mine AS ({_LOCKED}), folded AS (
     {_before} AND EXISTS (SELECT FROM mine) RETURNING {_after}
 )
 UPDATE telemetry_report SET status = 'accepted', processed_at = now(), account_id = %(account)s,
        invocation_id = %(id)s, facts = %(facts)s
  WHERE id = (SELECT id FROM mine) AND EXISTS (SELECT FROM folded)
 """  # noqa: S608 - composed of constants
-_FAILED = """
+_FAILED = f"""
+WITH mine AS ({_LOCKED})
 UPDATE telemetry_report SET attempts = attempts + 1, processed_at = now(), reason = %(reason)s,
        status = CASE WHEN attempts + 1 >= %(most)s THEN 'parked' ELSE status END
- WHERE id = %(report)s AND status = 'pending' RETURNING status
-"""
+ WHERE id = (SELECT id FROM mine) RETURNING status
+"""  # noqa: S608 - composed of constants
 
 
 # A batch is verified and read once, however many of its reports are at hand.
@@ -291,7 +296,7 @@ def _conclude_alone(connection: HotConnection, report_id: int) -> bool:
     """Judge one report again, on its locked row, and write it; a failure is counted, the fifth parks it."""
     try:
         with connection.transaction():
-            rows = connection.execute(_ONE, {"report": report_id, "batch": 1, "after": 0}).fetchall()
+            rows = connection.execute(_LOCKED, {"report": report_id}).fetchall()
             if not rows:
                 return False  # concluded by now, or in somebody else's hands
             (report,) = _judge(connection, rows)

@@ -51,7 +51,8 @@ WITH clock AS (SELECT %(since)s::timestamptz AS since, %(at)s::timestamptz AS at
      WHERE billing_tier_id IS NOT NULL AND (billing_tier_until IS NULL OR billing_tier_until > since)
     UNION
     SELECT s.id, t.id FROM state s JOIN entitlements_tier t ON t.is_default, clock
-     WHERE (support_tier_id IS NULL OR support_tier_until <= at) AND (billing_tier_id IS NULL OR billing_tier_until <= at)
+     WHERE (support_tier_id IS NULL OR support_tier_until <= at)
+       AND (billing_tier_id IS NULL OR billing_tier_until <= at)
 ), tiers AS (
     SELECT h.id, max(greatest(t.telemetry, n.telemetry_retention_days)) AS telemetry,
            max(greatest(t.logs, n.logs_retention_days)) AS logs
@@ -180,7 +181,8 @@ def _forget(row: Mapping[str, Any], now: datetime) -> int:
     details = now - timedelta(days=row["telemetry_days"])
     parameters = {
         "account": row["account_id"], "logs": now - timedelta(days=row["logs_days"]), "details": details,
-        "detail_period": period_of(details), "core": core_goes_before(row["telemetry_days"], now), "actor": RETENTION_ACTOR, "batch": _BATCH,
+        "detail_period": period_of(details), "core": core_goes_before(row["telemetry_days"], now),
+        "actor": RETENTION_ACTOR, "batch": _BATCH,
     }  # fmt: skip
     statements = (_AGENT_LOGS, _DEPLOYMENT_LOGS, _DETAILS, _DENIALS, _CORE)
     return sum(_repeat(statement, parameters) for statement in statements)

@@ -82,10 +82,13 @@ class PeriodUse:
 
     account: AccountStanding
     period: date
+    totals: rules.Quantities
+    held: rules.Quantities
     measures: Sequence[MeasureUse]
     in_flight: int
     by_runtime: Sequence[RuntimeUse]
     adjusted: Mapping[str, int]
+    starts_at: datetime
     resets_at: datetime
 
     @property
@@ -105,6 +108,8 @@ def usage_of(account_id: UUID, period: date, *, at: datetime | None = None) -> P
     return PeriodUse(
         account=account,
         period=period,
+        totals=_quantities(row["counter"], "used"),
+        held=_quantities(row["counter"], "held"),
         measures=[
             MeasureUse(
                 measure,
@@ -118,6 +123,7 @@ def usage_of(account_id: UUID, period: date, *, at: datetime | None = None) -> P
         in_flight=standing.in_flight,
         by_runtime=_by_runtime(row["days"] or ()),
         adjusted={m: n for m, n in row["adjusted"].items() if n},
+        starts_at=starts_at(period),
         resets_at=ends_at(period),
     )
 
@@ -127,14 +133,16 @@ def rate_cards() -> list[rules.Prices]:
     return [card.prices() for card in RateCard.objects.all()]
 
 
+def _quantities(counter: Mapping[str, Any] | None, kind: str) -> rules.Quantities:
+    return rules.Quantities(**{m: int((counter or {}).get(f"{kind}_{m}") or 0) for m in _MEASURES})
+
+
 def _by_runtime(days: Sequence[Mapping[str, Any]]) -> list[RuntimeUse]:
     sums: dict[str, dict[str, int]] = {}
     priced = []
     for day in days:
         figures = {m: int(day[m]) for m in _MEASURES}
-        priced.append(
-            rules.PricedUse(day["runtime"], date.fromisoformat(day["day"]), rules.Quantities(**figures))
-        )
+        priced.append(rules.PricedUse(day["runtime"], date.fromisoformat(day["day"]), rules.Quantities(**figures)))
         total = sums.setdefault(day["runtime"], dict.fromkeys((*_MEASURES, "errors"), 0))
         for name, value in (*figures.items(), ("errors", int(day["errors"]))):
             total[name] += value

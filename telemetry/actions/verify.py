@@ -159,9 +159,10 @@ def _counter_problem(difference: ledger.Difference) -> str:
 
 
 def _check_reports(reports: Sequence[Mapping[str, Any]], evidence: dict[UUID, list[Observed]]) -> Iterator[Finding]:
+    batches: dict[tuple[Any, ...], tuple[bool, Sequence[Any]]] = {}
     for row in reports:
         name = f"report {row['id']}"
-        problem, event = _read_report(row)
+        problem, event = _read_report(row, batches)
         if problem:
             yield Finding(name, problem)
         if event is not None:
@@ -169,10 +170,15 @@ def _check_reports(reports: Sequence[Mapping[str, Any]], evidence: dict[UUID, li
             evidence[event.invocation_id].append(Observed(event.measures(), trusted, row["processed_at"]))
 
 
-def _read_report(row: Mapping[str, Any]) -> tuple[str, Event | None]:
+def _read_report(
+    row: Mapping[str, Any], batches: dict[tuple[Any, ...], tuple[bool, Sequence[Any]]]
+) -> tuple[str, Event | None]:
     if row["root_key_id"] is None:
         return "its deployment is gone", None
-    fits, items = read_signed(row["deployment_id"], row["root_key_id"], bytes(row["signed"]), row["signature"])
+    key = (row["delivery_id"] or -row["id"], row["deployment_id"], row["signature"])  # a batch is read once
+    if key not in batches:
+        batches[key] = read_signed(row["deployment_id"], row["root_key_id"], bytes(row["signed"]), row["signature"])
+    fits, items = batches[key]
     if not fits:
         return "its signature does not fit its bytes", None
     event = items[row["item"]] if 0 <= row["item"] < len(items) else None
@@ -272,9 +278,7 @@ def _check_details(details: Sequence[Mapping[str, Any]], admissions: Any) -> Ite
             yield Finding(_hour_name(*key), "its latencies are not those of its admissions")
 
 
-def _check_hours_by_counter(
-    hours: Sequence[Mapping[str, Any]], counter: Mapping[str, Any] | None
-) -> Iterator[Finding]:
+def _check_hours_by_counter(hours: Sequence[Mapping[str, Any]], counter: Mapping[str, Any] | None) -> Iterator[Finding]:
     """After retention: the hours add up to no more than the counter, which staff may have adjusted."""
     for measure in ALL_MEASURES:
         total = sum(h[measure] for h in hours)

@@ -65,7 +65,9 @@ class Customer:
     """A customer of the running product: an account with a token, speaking the API."""
 
     def __init__(self, url: str, name: str) -> None:
-        made = json.loads(manage("create_account", f"{name}-{secrets.token_hex(4)}@example.com", "--token", "demo").stdout)
+        made = json.loads(
+            manage("create_account", f"{name}-{secrets.token_hex(4)}@example.com", "--token", "demo").stdout
+        )
         self.url, self.id, self.email = url, str(made["id"]), str(made["email"])
         self.token = str(made["token"])
 

@@ -1,0 +1,1 @@
+"""What a bundle is and may hold: pure rules over bytes. `runtimes/bundle.py` is the way in."""

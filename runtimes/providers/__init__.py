@@ -1,0 +1,14 @@
+"""The providers, by runtime. A new one is a module here and an entry in this dict (docs/new-provider.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from entitlements.enums import Runtime
+from runtimes.providers.base import Provider
+from runtimes.providers.cloudflare import CloudflareProvider
+
+PROVIDERS: Final[Mapping[str, Provider]] = {
+    Runtime.CLOUDFLARE: CloudflareProvider(),
+}

@@ -1,0 +1,168 @@
+"""Django admin of this app: prices are edited with a reason, reports and statements are read."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django import forms
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from entitlements.admin.base import (
+    DELETED_HERE,
+    ActionAdmin,
+    ReadOnlyAdmin,
+    ReasonForm,
+    account_ids_like,
+    actor_of,
+)  # fmt: skip
+from telemetry import rules
+from telemetry.actions import rate_cards as actions
+from telemetry.models import RateCard, Report, UsageStatement
+from webhost.errors import NotFoundError
+from webhost.ids import Prefix, parse_id, public_id
+
+
+class RateCardForm(ReasonForm):
+    """Prices, and why they are changed. One that is far from its peers must be confirmed."""
+
+    unusual = forms.BooleanField(
+        required=False,
+        label="the unusual price is right",
+        help_text="Needed where a price is more than 100 times what any other card of its runtime says.",
+    )
+
+    class Meta:
+        model = RateCard
+        fields = actions.FIELDS
+
+    @staticmethod
+    def state_of(row: RateCard) -> str:
+        """Return a digest of what can be edited."""
+        return actions.rate_card_fingerprint(row)
+
+    def clean(self) -> dict[str, Any] | None:
+        """Warn of a mistaken unit before it is saved: 0.15 per million is not 0.15 per token."""
+        cleaned = super().clean()
+        if self.cleaned_data.get("unusual"):
+            return cleaned
+        # As they are now, this one too.
+        peers = list(RateCard.objects.filter(runtime=self.cleaned_data.get("runtime", "")))
+        for name in actions.PRICE_FIELDS:
+            price = self.cleaned_data.get(name)
+            if price is not None and rules.is_implausible(price, [getattr(card, name) for card in peers]):
+                self.add_error(
+                    name, "More than 100 times what it was. Check the unit, or tick that the unusual price is right."
+                )
+        return cleaned
+
+
+@admin.register(RateCard)
+class RateCardAdmin(ActionAdmin):
+    """What runtimes are estimated to cost."""
+
+    form = RateCardForm
+    list_display = ("runtime", "effective_from", *actions.PRICE_FIELDS)
+    list_filter = ("runtime",)
+    fieldsets: ClassVar[Any] = (
+        ("What changes, and why", {"fields": ("why", "seen", "unusual")}),
+        ("For what, from when", {"fields": (("runtime", "effective_from"),)}),
+        (
+            "US dollars",
+            {
+                "fields": (
+                    ("per_million_requests", "per_million_tokens", "per_million_compute_ms"),
+                    ("per_tool_call", "per_code_execution_second", "per_browser_session"),
+                ),
+                "description": "Mind the unit below each field: the first three are per million.",
+            },
+        ),
+    )
+
+    def save_model(self, request: HttpRequest, obj: RateCard, form: RateCardForm, change: bool) -> None:  # noqa: FBT001 - Django's hook
+        """Save through the action."""
+        values = {name: form.cleaned_data[name] for name in actions.FIELDS}
+        if change:
+            saved = actions.change_rate_card(
+                obj.pk, values, actor=actor_of(request), reason=form.reason, expected=form.current
+            )
+        else:
+            saved = actions.create_rate_card(values, actor=actor_of(request), reason=form.reason)
+        obj.pk = saved.pk
+
+    def delete_model(self, request: HttpRequest, obj: RateCard) -> None:
+        """Delete through the action."""
+        actions.delete_rate_card(obj.pk, actor=actor_of(request), reason=DELETED_HERE)
+
+
+@admin.register(Report)
+class ReportAdmin(ReadOnlyAdmin):
+    """Signed reports, as they came and what became of them."""
+
+    list_display = ("received_at", "event", "status", "reason", "invocation", "deployment", "facts", "attempts")
+    list_filter = ("status",)
+    search_fields = ("facts",)
+    search_help_text = "dep_, inv_ or acc_ id, or the account's e-mail address"
+    fields = (
+        "received_at", "processed_at", "event", "status", "reason", "attempts", "invocation", "deployment", "facts",
+        "key_id", "signature", "delivery_id", "item",
+    )  # fmt: skip
+    readonly_fields = fields
+    list_per_page = 50
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Report], search_term: str
+    ) -> tuple[QuerySet[Report], bool]:
+        """Find by what support has on the phone."""
+        del request
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        try:
+            if term.startswith("dep_"):
+                return queryset.filter(deployment_id=parse_id(Prefix.DEPLOYMENT, term)), False
+            if term.startswith("inv_"):
+                return queryset.filter(invocation_id=parse_id(Prefix.INVOCATION, term)), False
+        except NotFoundError:
+            return queryset.none(), False
+        return queryset.filter(account_id__in=account_ids_like(term)), False
+
+    @admin.display(description="event id")
+    def event(self, report: Report) -> str:
+        """Show the event id as text."""
+        return bytes(report.event_id).decode(errors="replace")
+
+    @admin.display(description="invocation")
+    def invocation(self, report: Report) -> str:
+        """Show the public id."""
+        return public_id(Prefix.INVOCATION, report.invocation_id) if report.invocation_id else "-"
+
+    @admin.display(description="deployment")
+    def deployment(self, report: Report) -> str:
+        """Show the public id."""
+        return public_id(Prefix.DEPLOYMENT, report.deployment_id)
+
+
+@admin.register(UsageStatement)
+class UsageStatementAdmin(ReadOnlyAdmin):
+    """Signed totals of closed months, and their restatements."""
+
+    list_display = ("period", "account", "number", "totals", "reason", "created_at")
+    list_filter = ("period",)
+    search_fields = ("reason",)
+    fields = ("account", "period", "number", "totals", "reason", "created_at", "payload", "mac")
+    readonly_fields = fields
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[UsageStatement], search_term: str
+    ) -> tuple[QuerySet[UsageStatement], bool]:
+        """Find by account."""
+        del request
+        term = search_term.strip()
+        return (queryset.filter(account_id__in=account_ids_like(term)) if term else queryset), False
+
+    @admin.display(description="account")
+    def account(self, statement: UsageStatement) -> str:
+        """Show the public id."""
+        return public_id(Prefix.ACCOUNT, statement.account_id)
