@@ -102,7 +102,7 @@ class BearerAuthentication(BaseAuthentication):
 class PageSessionAuthentication(SessionAuthentication):
     """Knows a person by the session of the pages; every change needs the CSRF token."""
 
-    def authenticate(self, request: Request) -> tuple[Account, Caller] | None:  # type: ignore[override]  # our user model
+    def authenticate(self, request: Request) -> tuple[Account, Caller] | None:
         """Return account and caller for a signed-in person; None for anybody else."""
         user = getattr(request._request, "user", None)  # noqa: SLF001 - set by Django's own middleware
         if user is None or not user.is_authenticated:

@@ -62,7 +62,7 @@ class TextOutput(serializers.Serializer[Any]):
     text = serializers.CharField()
 
 
-class UsageOutput(serializers.Serializer[Any]):
+class InvocationUsageOutput(serializers.Serializer[Any]):
     """What one invocation used."""
 
     tokens = serializers.IntegerField()
@@ -78,7 +78,7 @@ class InvokeOutput(serializers.Serializer[Any]):
 
     output = TextOutput()
     sessionId = serializers.CharField()
-    usage = UsageOutput()
+    usage = InvocationUsageOutput()
     invocationId = serializers.CharField()
     traceId = serializers.CharField()
 

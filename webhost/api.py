@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NoReturn, TypeVar, cast
 from uuid import UUID
 
 import pghistory
@@ -186,7 +186,7 @@ class ApiView(APIView):
             self.check_permissions(request)
         except (UnauthenticatedError, exceptions.NotAuthenticated, exceptions.AuthenticationFailed):
             # Guessing tokens is paced like any other call without one.
-            request.user, request.auth = None, None
+            request.user, request.auth = None, None  # type: ignore[assignment]  # UNAUTHENTICATED_USER is None
             self.check_throttles(request)
             raise
         self.check_throttles(request)
@@ -206,17 +206,15 @@ class ApiView(APIView):
             ),
         )
 
-    def permission_denied(self, request: Request, message: str | None = None, code: str | None = None) -> None:
+    def permission_denied(self, request: Request, message: str | None = None, code: str | None = None) -> NoReturn:
         """Refuse a caller: 401 where nobody is known, 403 otherwise."""
         if request.auth is None:
             raise UnauthenticatedError
         super().permission_denied(request, message=message, code=code)
 
-    def finalize_response(
-        self, request: Request, response: HttpResponseBase, *args: Any, **kwargs: Any
-    ) -> HttpResponseBase:
+    def finalize_response(self, request: Request, response: Response, *args: Any, **kwargs: Any) -> Response:
         """Let no cache keep an answer."""
-        final = super().finalize_response(request, cast("Response", response), *args, **kwargs)
+        final = super().finalize_response(request, response, *args, **kwargs)
         final.headers.setdefault("Cache-Control", "no-store")
         return final
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 from django.conf import settings
 from django.core.handlers.exception import convert_exception_to_response
@@ -55,13 +55,13 @@ class PagesMiddleware:
     def __init__(self, get_response: GetResponse) -> None:
         self.direct = get_response
         self.checks: list[Callable[..., HttpResponse | None]] = []
-        handler: GetResponse = convert_exception_to_response(get_response)
+        handler = _answering(get_response)
         for name in reversed(settings.PAGES_MIDDLEWARE):
             middleware = import_string(name)(handler)
             # Django calls these only for middleware that it loads itself; CSRF is checked in one.
             if hasattr(middleware, "process_view"):
                 self.checks.insert(0, middleware.process_view)
-            handler = convert_exception_to_response(middleware)
+            handler = _answering(middleware)
         self.through_pages = handler
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
@@ -83,13 +83,18 @@ class PagesMiddleware:
         return None
 
 
+def _answering(get_response: GetResponse) -> GetResponse:
+    """Turn what a middleware raises into an answer, as Django does around those that it loads itself."""
+    return cast("GetResponse", convert_exception_to_response(get_response))
+
+
 def _needs_no_pages(request: HttpRequest) -> bool:
     return is_api(request) and (
         "HTTP_AUTHORIZATION" in request.META or settings.SESSION_COOKIE_NAME not in request.COOKIES
     )
 
 
-class HistoryMiddleware(PgHistoryMiddleware):  # type: ignore[misc]  # untyped library
+class HistoryMiddleware(PgHistoryMiddleware):
     """Tell the audit log who changes something from a browser, from which address, under which trace id."""
 
     def get_context(self, request: HttpRequest) -> dict[str, Any]:

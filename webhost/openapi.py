@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, Literal
 
 from drf_spectacular.extensions import OpenApiAuthenticationExtension, OpenApiSerializerFieldExtension
 from drf_spectacular.openapi import AutoSchema
@@ -11,6 +11,8 @@ from rest_framework import serializers
 
 from webhost.errors import ErrorCode
 from webhost.tracing import TRACE_HEADER
+
+Direction = Literal["request", "response"]
 
 
 class ErrorDetail(serializers.Serializer[Any]):
@@ -26,13 +28,15 @@ class ErrorOutput(serializers.Serializer[Any]):
     """The envelope of every answer that is not a success."""
 
     error = ErrorDetail()
-    traceId = serializers.CharField()  # noqa: N815 - a public name
+    traceId = serializers.CharField()
 
 
 class ApiSchema(AutoSchema):
     """Adds to every operation the envelope as its default answer, and the trace id that it accepts."""
 
-    def get_override_parameters(self) -> list[OpenApiParameter]:
+    def get_override_parameters(
+        self,
+    ) -> list[OpenApiParameter | serializers.Serializer[Any] | type[serializers.Serializer[Any]]]:
         """Return what every operation accepts."""
         return [
             OpenApiParameter(
@@ -43,14 +47,15 @@ class ApiSchema(AutoSchema):
             )
         ]
 
-    def _get_response_bodies(self, direction: str = "response") -> dict[str, Any]:
-        bodies = cast("dict[str, Any]", super()._get_response_bodies(direction))
-        bodies["default"] = self._get_response_for_code(ErrorOutput, "default", direction=direction)
+    def _get_response_bodies(self, direction: Direction = "response") -> dict[str, Any]:
+        bodies = super()._get_response_bodies(direction)
+        refusal: dict[str, Any] = self._get_response_for_code(ErrorOutput, "default", direction=direction)  # type: ignore[no-untyped-call]  # partly typed library
+        bodies["default"] = refusal
         bodies["default"]["description"] = "A refusal, in the envelope."
         return bodies
 
 
-class BearerScheme(OpenApiAuthenticationExtension):
+class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # partly typed library
     """A token of the account, sent as a bearer."""
 
     target_class = "entitlements.authentication.BearerAuthentication"
@@ -61,7 +66,7 @@ class BearerScheme(OpenApiAuthenticationExtension):
         return {"type": "http", "scheme": "bearer", "bearerFormat": "whs_..."}
 
 
-class SessionScheme(OpenApiAuthenticationExtension):
+class SessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # partly typed library
     """The session of a signed-in person; every change needs the CSRF token."""
 
     target_class = "entitlements.authentication.PageSessionAuthentication"
@@ -72,7 +77,7 @@ class SessionScheme(OpenApiAuthenticationExtension):
         return {"type": "apiKey", "in": "cookie", "name": "sessionid"}
 
 
-class PublicIdField(OpenApiSerializerFieldExtension):
+class PublicIdField(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]  # partly typed library
     """A prefixed id."""
 
     target_class = "webhost.api.PublicId"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import IO, Any
 
 from rest_framework.negotiation import BaseContentNegotiation
@@ -40,7 +40,7 @@ class StrictJSONParser(BaseParser):
 class OnlyJson(BaseContentNegotiation):
     """Answers in the one format there is, whatever `Accept` says, so that even a refusal can be told."""
 
-    def select_parser(self, request: Request, parsers: list[BaseParser]) -> BaseParser | None:
+    def select_parser(self, request: Request, parsers: Iterable[BaseParser]) -> BaseParser | None:
         """Return the parser for the body's type. A body without a type is not guessed at."""
         given = (request.content_type or "").partition(";")[0].strip().lower()
         return next((parser for parser in parsers if parser.media_type == given), None)
@@ -48,8 +48,9 @@ class OnlyJson(BaseContentNegotiation):
     def select_renderer(
         self,
         request: Request,  # noqa: ARG002 - DRF's signature
-        renderers: list[BaseRenderer],
+        renderers: Iterable[BaseRenderer],
         format_suffix: str | None = None,  # noqa: ARG002
     ) -> tuple[BaseRenderer, str]:
         """Return the first renderer."""
-        return renderers[0], renderers[0].media_type or ""
+        first = next(iter(renderers))
+        return first, first.media_type or ""

@@ -37,7 +37,7 @@ def client_address(request: HttpRequest) -> str:
     peer = str(request.META.get("REMOTE_ADDR", ""))
     proxies: int = settings.TRUSTED_PROXY_COUNT
     if proxies:
-        entries = [entry.strip() for entry in request.META.get("HTTP_X_FORWARDED_FOR", "").split(",")]
+        entries: list[str] = [entry.strip() for entry in request.META.get("HTTP_X_FORWARDED_FOR", "").split(",")]
         if len(entries) >= proxies and _is_address(entries[-proxies]):
             return entries[-proxies]
     return peer

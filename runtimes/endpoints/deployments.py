@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, BinaryIO, cast
 from uuid import UUID
 
 from django.conf import settings
@@ -89,7 +89,7 @@ class ActivateInput(StrictSerializer):
 class LogQuery(PageQuery):
     """Which log, and how much of it."""
 
-    source = serializers.ChoiceField(
+    source = serializers.ChoiceField(  # type: ignore[assignment]  # DRF takes fields off the class
         choices=["deploy", "agent"],
         required=False,
         default="deploy",
@@ -160,18 +160,18 @@ class DeploymentsView(ApiView):
     def post(self, request: Request, agent: str) -> Response:
         """Check a bundle and deploy it; the answer comes before it serves, so follow its status."""
         own = _own_agent(request, agent)
-        upload: UploadedFile = validated(BundleInput, request.data)["bundle"]
+        upload: UploadedFile[bytes] = validated(BundleInput, request.data)["bundle"]
         # The parts of a multipart body are split by chance, so what was uploaded is what is compared.
         body = _sha256(upload)
         operation = f"agents.{own.pk.hex}.deploy"
         with remembered(request, operation, new_id(), body_digest=body, outcome_of=_deployment_made) as memory:
             if isinstance(memory, Replay):
                 return memory.response()
-            deployment = accept_deployment(own, upload, deployment_id=memory.effect_id)
+            deployment = accept_deployment(own, cast("BinaryIO", upload), deployment_id=memory.effect_id)
             return memory.keep(Response(DeploymentOutput(deployment).data, status=202))
 
 
-def _sha256(upload: UploadedFile) -> bytes:
+def _sha256(upload: UploadedFile[bytes]) -> bytes:
     digest = hashlib.sha256()
     for chunk in upload.chunks():
         digest.update(chunk)

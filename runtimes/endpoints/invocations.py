@@ -101,7 +101,9 @@ class ReceiptOutput(serializers.Serializer[Any]):
     deploymentId = PublicId(Prefix.DEPLOYMENT, source="deployment_id")
     tokenId = PublicId(Prefix.TOKEN, source="token_id", allow_null=True)
     runtimeProvider = serializers.ChoiceField(source="runtime", choices=_RUNTIMES)
-    source = serializers.ChoiceField(choices=[source.value for source in Source])
+    source = serializers.ChoiceField(  # type: ignore[assignment]  # DRF takes fields off the class
+        choices=[source.value for source in Source]
+    )
     traceId = serializers.CharField(source="trace_id", allow_blank=True)
     sessionId = serializers.CharField(source="session_id", allow_blank=True)
     periodKey = serializers.SerializerMethodField()

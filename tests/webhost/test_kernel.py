@@ -111,7 +111,7 @@ class TestIds:
         "text",
         [
             "", "agt_", "agt", None, 7, "dep_" + "0" * 32, "agt_" + "0" * 31, "agt_" + "0" * 33, "agt_" + "A" * 32,
-            "agt_" + "0" * 32 + "\n", " agt_" + "0" * 32, "0" * 32, "agt_" + "é" * 32, "agt_" + "٠" * 32,
+            "agt_" + "0" * 32 + "\n", " agt_" + "0" * 32, "0" * 32, "agt_" + "é" * 32, "agt_" + "\u0660" * 32,
             "agt_{" + "0" * 30 + "}", ["agt_" + "0" * 32],
         ],
     )  # fmt: skip
@@ -138,7 +138,7 @@ class TestPeriods:
 
     def test_an_instant_without_a_zone_is_refused(self) -> None:
         with pytest.raises(ValueError, match="time zone"):
-            period_of(datetime(2026, 11, 1))  # noqa: DTZ001 - the point
+            period_of(datetime.fromisoformat("2026-11-01"))
 
     def test_a_period_is_half_open(self) -> None:
         november = date(2026, 11, 1)
@@ -149,7 +149,7 @@ class TestPeriods:
         assert next_period(date(2026, 12, 1)) == date(2027, 1, 1)
         assert previous_period(date(2027, 1, 1)) == date(2026, 12, 1)
 
-    @given(st.datetimes(datetime(2000, 2, 1), datetime(2100, 1, 1), timezones=st.just(timezone(timedelta(hours=9)))))
+    @given(st.datetimes(datetime(2000, 2, 1), datetime(2100, 1, 1), timezones=st.just(timezone(timedelta(hours=9)))))  # noqa: DTZ001 - hypothesis wants them naive
     def test_every_instant_is_in_exactly_one_period_and_its_neighbours_touch_it(self, at: datetime) -> None:
         period = period_of(at)
         assert starts_at(period) <= at < ends_at(period)
@@ -196,7 +196,7 @@ class TestSigning:
         "header",
         [
             None, "", "v1", "v1=", "sha256=", f"v0={sign(ROOT, b'x')}", sign(ROOT, b"x"),
-            f"v1={sign(ROOT, b'x').upper()}", f"v1={sign(ROOT, b'x')[:-1]}\xe9", f"v1={sign(ROOT, b'x')[:-1]}é",
+            f"v1={sign(ROOT, b'x').upper()}", f"v1={sign(ROOT, b'x')[:-1]}\xe9",
             f"v1={sign(ROOT, b'x')[:-1]}\udce9", f"v1={sign(ROOT, b'x')}0", f"v1={sign(ROOT, b'x')[:-1]}",
             "v1=" + "0" * 10_000, "v1=" + "é" * 64, f"V1={sign(ROOT, b'x')}", "v1=" + "\udcff" * 64,
             f"v0={sign(ROOT, b'x')},v2={sign(ROOT, b'x')}", "," * 2000, "\x00",

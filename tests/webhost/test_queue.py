@@ -30,7 +30,7 @@ def own_queue(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def waiting(name: str) -> int:
     with Connection(app.conf.broker_url) as connection:
-        return int(connection.default_channel._size(name))  # noqa: SLF001 - the transport has no public count
+        return int(connection.default_channel._size(name))
 
 
 @pytest.mark.usefixtures("live_db")
@@ -46,9 +46,9 @@ class TestSending:
         assert waiting(own_queue) == 1
 
     def test_a_task_is_not_sent_when_the_transaction_is_rolled_back(self, own_queue: str) -> None:
-        with pytest.raises(ZeroDivisionError), transaction.atomic():
+        with transaction.atomic():
             queue.send_on_commit("test.wake", 1)
-            _ = 1 / 0
+            transaction.set_rollback(True)
         assert waiting(own_queue) == 0
 
 
@@ -57,9 +57,9 @@ class TestWithoutABroker:
     @pytest.fixture(autouse=True)
     def _fresh(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(queue, "_away_until", 0.0)
-        queue._connection.cache_clear()  # noqa: SLF001 - made for the broker of another test
+        queue._connection.cache_clear()
         yield
-        queue._connection.cache_clear()  # noqa: SLF001
+        queue._connection.cache_clear()
 
     def point_at(self, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(app.conf, "broker_write_url", f"redis://127.0.0.1:{port}/0")
