@@ -94,7 +94,11 @@ class Customer:
         while deployment.get("status") == "deploying" and time.monotonic() - began < 60:
             time.sleep(0.1)
             deployment = self.call("GET", f"/v1/deployments/{accepted['id']}", quiet=True).json()
-        expect(f"{name} is active", deployment.get("status") == "active", f"{time.monotonic() - began:.1f} s")
+        active = deployment.get("status") == "active"
+        expect(f"{name} is active", active, f"{time.monotonic() - began:.1f} s")
+        if not active:
+            self.call("GET", f"/v1/deployments/{accepted.get('id')}")
+            sys.exit("Without a deployment the story ends here.")
         return agent
 
     def invoke(self, agent: str, prompt: str, *, quiet: bool = True, **more: Any) -> requests.Response:
