@@ -224,9 +224,9 @@ class Log:
 VERBS = {"admit": 40, "settle": 25, "observe": 16, "void": 8, "overdue": 3, "adopt": 2, "adjust": 2}
 
 
-def stir(number: int, barrier: Any, callers: Sequence[Caller], ring: Ring, seconds: float, seed: int) -> Log:
+def stir(number: int, barrier: Any, callers: Sequence[Caller], ring: Ring, seconds: float) -> Log:
     """Do random verbs to random accounts for a while."""
-    rng, log = random.Random(seed * 1000 + number), Log()
+    rng, log = random.Random(1000 + number), Log()
     barrier.wait()
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -240,7 +240,7 @@ def stir(number: int, barrier: Any, callers: Sequence[Caller], ring: Ring, secon
 def stir_alone(callers: Sequence[Caller], seconds: float) -> None:
     """Stir with threads in this process until it is killed."""
     ring, barrier = Ring(len(callers), 3), threading.Barrier(4)
-    _run_threads(stir, range(4), barrier, queue.Queue(), (callers, ring, seconds, 5))
+    _run_threads(stir, range(4), barrier, queue.Queue(), (callers, ring, seconds))
 
 
 def _usage(rng: random.Random) -> dict[str, int]:
@@ -306,9 +306,7 @@ _DO = {
 }  # fmt: skip
 
 
-def short_months(
-    number: int, barrier: Any, callers: Sequence[Caller], cap: int, admit: str, seconds: float
-) -> Counter[str]:
+def short_months(number: int, barrier: Any, callers: Sequence[Caller], admit: str, seconds: float) -> Counter[str]:
     """Call around the turns of months that last a second, by the server's own clock."""
     rng, seen = random.Random(number), Counter()
     ledger.SQL["admit"] = admit  # type: ignore[index]  # this process's own
@@ -321,7 +319,6 @@ def short_months(
             seen["refused"] += 1
             continue
         seen["admitted"] += 1
-        seen["over"] += judged.row["then_in_flight"] > cap
         time.sleep(rng.random() / 5)
         ledger.settle(admission, Outcome.SUCCEEDED, ledger.NOTHING)
     return seen
