@@ -11,7 +11,9 @@ export { Egress, Replay, Session };
 
 const VALID_SECONDS = 60;
 const LARGEST_BODY = 4 * 1024 * 1024;
-const LIMITS = { cpuMs: 30_000, subRequests: 50 };
+const MOST_CPU_MS = 30_000;
+const LIMITS = { cpuMs: 1_000, subRequests: 1 };
+const limitsFor = (target) => ({ cpuMs: Math.min(target.timeoutSeconds * 1000, MOST_CPU_MS), subRequests: 50 });
 const encoder = new TextEncoder();
 
 const scriptOf = (deployment) => `d-${deployment.slice(4)}`;
@@ -87,8 +89,8 @@ async function admit(request, raw, env) {
   return call;
 }
 
-function agentOf(env, call) {
-  return env.DISPATCHER.get(scriptOf(call.deployment), {}, { limits: LIMITS, outbound: {} });
+function agentOf(env, call, target) {
+  return env.DISPATCHER.get(scriptOf(call.deployment), {}, { limits: limitsFor(target), outbound: {} });
 }
 
 function crash(error) {
@@ -127,7 +129,7 @@ class Run {
     try {
       const ticket = await ticketOf(this.env, this.call.rootKey, target.agent, request.sessionId);
       const body = JSON.stringify({ request, ticket, traceId: this.call.trace });
-      const agent = agentOf(this.env, this.call);
+      const agent = agentOf(this.env, this.call, target);
       const answer = await raced(agent.fetch("https://agent/invoke", { method: "POST", body, signal }), signal);
       if (!answer.ok || !answer.body) throw new Failure("AgentCrashed", "The agent stopped unexpectedly.");
       yield* deltas(answer.body, signal, this.meter);
@@ -197,10 +199,10 @@ async function stream(run, ctx) {
   return new Response(readable, { headers });
 }
 
-async function health(env, call) {
+async function health(env, call, target) {
   try {
     // The agent's Worker answers this without running the agent.
-    const answer = await agentOf(env, call).fetch("https://agent/health", { signal: AbortSignal.timeout(10_000) });
+    const answer = await agentOf(env, call, target).fetch("https://agent/health", { signal: AbortSignal.timeout(10_000) });
     if (answer.ok) return answered({ healthy: true });
     throw new Failure("AgentCrashed", "The agent does not start.");
   } catch (error) {
@@ -223,7 +225,7 @@ async function handle(request, env, ctx) {
     case "stream":
       return stream(new Run(env, call, envelope, request.signal), ctx);
     case "health":
-      return health(env, call);
+      return health(env, call, envelope.target);
     case "stopSession":
       await env.SESSIONS.getByName(sessionOf(envelope.target.agent, envelope.sessionId)).clear();
       return answered({ stopped: true });

@@ -103,8 +103,8 @@ async function tell(frames, agent, call, platform, environment) {
   const { request, ticket, traceId } = call;
   const { values, missing } = environment ? await platform.environment() : { values: {}, missing: [] };
   if (missing.length) {
-    const message = `These secrets are required and not set: ${missing.join(", ")}.`;
-    frames.end({ type: "error", errorClass: "MissingSecrets", message, usage: { tokens: 0 } });
+    frames.log(`These secrets are required and not set: ${missing.join(", ")}.`);
+    frames.end({ type: "error", errorClass: "MissingSecrets", usage: { tokens: 0 } });
     return null;
   }
   const context = Object.freeze({
@@ -137,7 +137,7 @@ function answer(agent, call, platform, environment) {
             else frames.send({ type: "delta", text: value });
           } catch (error) {
             frames.log(traceOf(error));
-            frames.end({ type: "error", errorClass: "AgentError", message: told(error) });
+            frames.end({ type: "error", errorClass: "AgentError" });
           }
         });
       },

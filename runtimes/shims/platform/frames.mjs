@@ -70,7 +70,7 @@ export async function* deltas(body, signal, meter) {
     } else if (frame.type === "error") {
       meter.claim(frame.usage);
       const errorClass = CLAIMABLE.has(frame.errorClass) ? frame.errorClass : "AgentError";
-      throw new Failure(errorClass, String(frame.message).slice(0, 500));
+      throw new Failure(errorClass, "The agent failed.");
     } else {
       throw new Failure("AgentProtocol", "The agent's answer could not be read.");
     }

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 REPOSITORY = Path(__file__).resolve().parents[3]
 SHIMS = REPOSITORY / "runtimes" / "shims"
 HERE = Path(__file__).parent
-COMPATIBILITY_DATE = "2026-09-01"
+COMPATIBILITY_DATE = "2026-11-01"
 # A secret's value travels in the environment of the process, so that no file holds it twice.
 SECRET_VARIABLE = "SECRET_{}"
 

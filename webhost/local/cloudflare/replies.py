@@ -21,8 +21,8 @@ class Code(IntEnum):
     ENVIRONMENT_TOO_LARGE = 10055
     BINDING_MISSING = 10056
     INHERITANCE = 10057
-    NAMESPACE_EXISTS = 10121
-    NAMESPACE_NOT_FOUND = 10128
+    NAMESPACE_EXISTS = 100121  # as above
+    NAMESPACE_NOT_FOUND = 100119  # not seen from the real service; the adapter goes by the status
     AUTHENTICATION = 10000
     NO_ROUTE = 7003
     RATE_LIMITED = 971
