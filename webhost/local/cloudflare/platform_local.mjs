@@ -14,7 +14,9 @@ function objects(state, binding) {
         if (error) throw new Error(error);
         return value;
       };
-      return new Proxy({}, { get: (_, method) => (...args) => call(method, args) });
+      // A stub is no promise: awaiting one must not look like a call.
+      const get = (_, method) => (method === "then" ? undefined : (...args) => call(method, args));
+      return new Proxy({}, { get });
     },
   };
 }

@@ -22,7 +22,7 @@ class HangUps:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._upstreams: dict[int, socket.socket] = {}
+        self._pairs: dict[int, tuple[socket.socket, socket.socket]] = {}
         self._poll = select.poll()
         self._wake, self._woken = socket.socketpair()
         self._poll.register(self._woken, select.POLLIN)
@@ -33,14 +33,14 @@ class HangUps:
         """Shut the upstream down as soon as the caller is gone."""
         number = caller.fileno()
         with self._lock:
-            self._upstreams[number] = upstream
+            self._pairs[number] = (caller, upstream)
             self._poll.register(number, select.POLLIN | select.POLLHUP | select.POLLERR)
         self._wake.send(b"x")
         try:
             yield
         finally:
             with self._lock:
-                if self._upstreams.pop(number, None) is not None:
+                if self._pairs.pop(number, None) is not None:
                     self._poll.unregister(number)
 
     def _watch(self) -> None:
@@ -50,13 +50,26 @@ class HangUps:
                     self._woken.recv(4096)
                     continue
                 with self._lock:
-                    upstream = self._upstreams.pop(number, None)
-                    if upstream is None:
+                    # By now the number may belong to another call: look at the connection itself.
+                    caller, upstream = self._pairs.get(number, (None, None))
+                    if caller is None or upstream is None or (waiting := _waiting(caller)) is None:
                         continue
-                    # Readable in the middle of a call: its end, or a second call, which nobody sends.
+                    # Its end, or already its next call; either way there is nothing more to watch for.
+                    del self._pairs[number]
                     self._poll.unregister(number)
-                with suppress(OSError):
-                    upstream.shutdown(socket.SHUT_RDWR)
+                    if not waiting:
+                        with suppress(OSError):
+                            upstream.shutdown(socket.SHUT_RDWR)
+
+
+def _waiting(connection: socket.socket) -> bytes | None:
+    """Return what waits to be read: nothing when the other end is closed, None while it is merely silent."""
+    try:
+        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
 
 
 @dataclass(frozen=True)
