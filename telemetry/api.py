@@ -49,7 +49,7 @@ class EventInput(serializers.Serializer[Any]):
     toolCalls = _count()
     codeExecutionMs = _count()
     browserSessions = _count()
-    errors = _count()
+    errors = _count()  # type: ignore[assignment]  # the public name, also of a serializer's own
     errorClass = serializers.CharField(max_length=80, required=False, allow_null=True)
     provider = serializers.DictField(required=False, allow_null=True)
     traceId = serializers.CharField(required=False, allow_null=True)
@@ -152,7 +152,7 @@ class MeasureOutput(serializers.Serializer[Any]):
     held = serializers.IntegerField(help_text="Set aside for invocations that still run.")
     limit = serializers.IntegerField(allow_null=True, help_text="Null is unlimited, 0 is none.")
     percent = serializers.IntegerField(allow_null=True, help_text="Of the limit, used and held, rounded down.")
-    source = serializers.CharField(help_text="tier:... or override:...")
+    source = serializers.CharField(help_text="tier:... or override:...")  # type: ignore[assignment]  # as above
 
 
 class RuntimeUseOutput(serializers.Serializer[Any]):
@@ -165,7 +165,7 @@ class RuntimeUseOutput(serializers.Serializer[Any]):
     toolCalls = serializers.IntegerField()
     codeExecutionMs = serializers.IntegerField()
     browserSessions = serializers.IntegerField()
-    errors = serializers.IntegerField()
+    errors = serializers.IntegerField()  # type: ignore[assignment]  # as above
     estimatedCost = serializers.CharField(help_text="US dollars with all digits, so that the lines add up.")
 
 

@@ -47,7 +47,7 @@ _AGAIN = _PENDING.format(
 # By the id alone, and then the status: asked for both, the planner takes a small index of pending rows that
 # it believes to be empty, and reads all of it for each.
 _LOCKED: Final = f"""
-SELECT * FROM (SELECT {_COLUMNS}, status FROM telemetry_report WHERE id = %(report)s FOR UPDATE SKIP LOCKED) r
+SELECT * FROM (SELECT {_COLUMNS}, status FROM telemetry_report WHERE id = %(report)s OFFSET 0 FOR UPDATE SKIP LOCKED) r
  WHERE status = 'pending'
 """  # noqa: S608 - composed of constants
 _OWNERS = """

@@ -201,7 +201,7 @@ def _sweep(statement: str, parameters: Mapping[str, Any]) -> int:
     total, after = 0, 0
     while True:
         (row,) = db.run(statement, {**parameters, "after": after, "batch": _BATCH})
-        total += row["gone"]
+        total += int(row["gone"])
         if row["last"] is None:
             return total
         after = row["last"]

@@ -77,6 +77,7 @@ class Product(Stack):
         super().start()
         self.manage("migrate", "--verbosity", "0")
         self.manage("seed_tiers")
+        self.manage("seed_rate_cards")
         self._children = {part: self._child(part) for part in self._commands()}
         for child in self._children.values():
             child.start()
