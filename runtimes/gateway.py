@@ -94,6 +94,7 @@ class InvokeView(ApiView):
     required_scope = Scope.INVOKE
     # The rate of invocations is exact and part of the admission.
     throttle_classes = ()
+    is_audited = False
 
     @extend_schema(operation_id="invoke", request=InvokeInput, responses={200: InvokeOutput}, parameters=[_IDEMPOTENCY])
     def post(self, request: Request, agent: str) -> HttpResponseBase:
@@ -121,6 +122,7 @@ class StreamView(ApiView):
 
     required_scope = Scope.INVOKE
     throttle_classes = ()
+    is_audited = False
 
     @extend_schema(
         operation_id="invokeStream",

@@ -190,6 +190,9 @@ class ApiView(APIView):
             self.check_throttles(request)
             raise
         self.check_throttles(request)
+        if self.is_audited and request.method not in _SAFE_METHODS and request.auth is not None:
+            user = request.user
+            pghistory.context(user=str(user.pk), actor=user.get_username())
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         """Run the request, with everything it changes recorded under its caller."""

@@ -84,7 +84,7 @@ def _children(value: Any) -> list[Any]:
 
 def _refuse_deep(value: Any) -> None:
     level = [value]
-    for _ in range(DEEPEST + 1):
+    for _ in range(DEEPEST):
         level = [child for parent in level for child in _children(parent) if isinstance(child, dict | list)]
         if not level:
             return
