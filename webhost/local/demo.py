@@ -211,8 +211,8 @@ def tokens_are_enforced(url: str, support: Support) -> None:
     )
 
 
-def sessions_and_streams(alice: Customer) -> None:
-    """Sessions live in a Durable Object; streams stream."""
+def sessions_and_streams(alice: Customer) -> dict[str, Any]:
+    """Sessions live in a Durable Object; streams stream. Returns the agent that streams."""
     say("\n== Sessions and streams ==")
     agent = alice.deploy("session", "session")
     turns = [alice.invoke(agent["id"], "again", sessionId="demo").json()["output"]["text"] for _ in range(2)]
@@ -221,9 +221,10 @@ def sessions_and_streams(alice: Customer) -> None:
     answer = alice.call("POST", f"/v1/invoke/{agent['id']}/stream", json={"input": {"prompt": "stream this"}})
     kinds = [kind for kind, _ in events_of(answer)]
     expect("a stream tells meta, deltas, usage, done", kinds[0] == "meta" and kinds[-2:] == ["usage", "done"], kinds)
+    return agent
 
 
-def gates_are_closed(alice: Customer) -> None:
+def gates_are_closed(alice: Customer, agent: dict[str, Any]) -> None:
     """The free tier has no AgentCore, through any door."""
     say("\n== AgentCore is not in the free tier ==")
     answer = alice.call("POST", "/v1/agents", json={"name": "premium", "runtimeProvider": "agentcore"})
@@ -232,7 +233,6 @@ def gates_are_closed(alice: Customer) -> None:
         answer.status_code == 402 and answer.json()["error"]["details"]["limitType"] == "runtimeGated",
         answer.json()["error"]["details"].get("suggestedAction"),
     )
-    agent = alice.call("POST", "/v1/agents", json={"name": "switcher"}, quiet=True).json()
     answer = alice.call("PATCH", f"/v1/agents/{agent['id']}", json={"runtimeProvider": "agentcore"})
     expect("switching is refused", answer.status_code == 402)
 
@@ -262,8 +262,8 @@ def main() -> int:
     support = Support(url)
     alice = limits_are_exact(url, support)
     tokens_are_enforced(url, support)
-    sessions_and_streams(alice)
-    gates_are_closed(alice)
+    agent = sessions_and_streams(alice)
+    gates_are_closed(alice, agent)
     usage_is_proven(alice)
     say(f"\n{len(_failed)} expectations failed: {', '.join(_failed)}" if _failed else "\nEverything as promised.")
     return 1 if _failed else 0
