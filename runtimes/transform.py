@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 TIME_LIMIT: Final = 20
 LARGEST_OUTPUT: Final = 64 * 1024 * 1024
-_MEMORY_LIMIT = 1024 * 1024 * 1024
+_MEMORY_LIMIT = 768 * 1024 * 1024
 _OLD_SPACE_MB = 512
 _SCRIPT = Path(__file__).with_suffix(".mjs")
 
@@ -56,7 +56,7 @@ class Transformation:
 
 
 def transform(sources: Mapping[str, str]) -> Transformation:
-    """Strip the types of each file on its own; in seconds at most TIME_LIMIT, in memory about a gigabyte.
+    """Strip the types of each file on its own, in at most TIME_LIMIT seconds and _MEMORY_LIMIT bytes a process.
 
     Raises InvalidRequestError when that is not enough for these files, UnavailableError when Node is away.
     """

@@ -20,10 +20,9 @@ from webhost.errors import InvalidRequestError, Issue
 MOST_ISSUES: Final = 20
 _CODE: Final = {".ts": ".js", ".mts": ".mjs", ".js": ".js", ".mjs": ".mjs"}
 _TEXT: Final = frozenset({".txt", ".md", ".html", ".css", ".csv", ".sql", ".xml", ".yaml", ".yml"})
-_OWN: Final = ("node:", "cloudflare:")
 # What both runtimes resolve to the same file, and what can stand between quotes of either kind.
 _MODULE_NAME = re.compile(r"[A-Za-z0-9_.@+$/-]+")
-_OWN_NAME = re.compile(r"[a-z0-9:_/-]+")
+_OWN = re.compile(r"(?:node|cloudflare):[a-z][a-z0-9_/-]*")
 _REMEDY = "Run `whs build` to bundle dependencies, then deploy what it wrote."
 
 
@@ -141,7 +140,7 @@ class _Linker:
 
     def _target(self, specifier: str, importer: str) -> str | None:
         """Return the file that an import means, or the runtime's own name as it is; None after an issue."""
-        if specifier.startswith(_OWN) and _OWN_NAME.fullmatch(specifier):
+        if _OWN.fullmatch(specifier):
             return specifier
         shown = json.dumps(specifier[:200])
         if specifier.startswith(("./", "../")) or specifier in {".", ".."}:
