@@ -118,9 +118,7 @@ def use_line(entitlements: rules.Entitlements, measure: LimitType, used: int, he
 def use_lines(look: AccountStanding) -> list[UseLine]:
     """Return every budget of a period, in public order."""
     standing = look.standing
-    return [
-        use_line(look.entitlements, m, standing.used.get(m, 0), standing.held.get(m, 0)) for m in rules.BUDGETS
-    ]
+    return [use_line(look.entitlements, m, standing.used.get(m, 0), standing.held.get(m, 0)) for m in rules.BUDGETS]
 
 
 @dataclass(frozen=True)

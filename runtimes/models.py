@@ -47,7 +47,7 @@ class Agent(models.Model):
     deleted_at = models.DateTimeField(null=True, blank=True)
     removed_at = models.DateTimeField(null=True, blank=True, help_text="When nothing of it was left at the provider.")
 
-    objects: ClassVar[models.Manager[Agent]] = AgentQuerySet.as_manager()  # type: ignore[assignment]  # queryset methods
+    objects: ClassVar[models.Manager[Agent]] = AgentQuerySet.as_manager()
 
     class Meta:
         ordering = ("-id",)

@@ -139,7 +139,8 @@ def issues_of_override(
         return [{"path": "account", "message": "There is no such account."}]
     others = [
         rules.OverrideValue(o.pk, rules.Key(o.key), o.value, o.ends_at)
-        for o in Override.objects.filter(account_id=account_id).exclude(pk=itself)
+        for o in Override.objects.filter(account_id=account_id)
+        if o.pk != itself
     ]
     wanted = rules.OverrideValue(itself or _NEWEST, key, value, ends_at)
     return [

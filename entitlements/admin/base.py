@@ -202,9 +202,7 @@ class ReadOnlyAdmin(ModelAdmin):  # type: ignore[misc]  # untyped library
         """Nobody deletes."""
         return False
 
-    def changelist_view(
-        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponseBase:
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponseBase:
         """Show the list; a POST to it, say of an action that is not offered, is refused."""
         if request.method == "POST":
             raise PermissionDenied

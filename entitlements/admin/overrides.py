@@ -50,9 +50,7 @@ class OverrideForm(ReasonForm):
         if account is None or key is None or "value" not in self.cleaned_data or "ends_at" not in self.cleaned_data:
             return cleaned
         value, ends_at = self.cleaned_data["value"], self.cleaned_data["ends_at"]
-        for issue in actions.issues_of_override(
-            account.pk, rules.Key(key), value, ends_at, itself=self.instance.pk
-        ):
+        for issue in actions.issues_of_override(account.pk, rules.Key(key), value, ends_at, itself=self.instance.pk):
             field = issue["path"] if issue["path"] in self.fields else None
             self.add_error(field, forms.ValidationError(issue["message"]))
         return cleaned

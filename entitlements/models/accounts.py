@@ -11,7 +11,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models.functions import Lower
 from django.utils import timezone
-from knox.models import AbstractAuthToken, AuthTokenManager
+from knox.models import AbstractAuthToken
 
 from webhost.ids import new_id
 
@@ -57,7 +57,7 @@ class AccountManager(BaseUserManager["Account"]):
     exclude=["password", "last_login"],
     append_only=True,
 )
-class Account(AbstractBaseUser, PermissionsMixin):
+class Account(AbstractBaseUser, PermissionsMixin):  # type: ignore[django-manager-missing]  # knox is untyped, its manager with it
     """A customer, or staff. Its tier is support's while that is in force, else billing's, else the default."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
@@ -101,11 +101,7 @@ class Account(AbstractBaseUser, PermissionsMixin):
         return f"acc_{self.id.hex}"
 
 
-class ApiTokenManager(AuthTokenManager):
-    """Knox's manager: creates a token and returns it once in clear."""
-
-
-class ApiToken(AbstractAuthToken):
+class ApiToken(AbstractAuthToken):  # type: ignore[misc]  # knox is untyped
     """A bearer token: stored hashed, named, scoped, expiring, revocable."""
 
     id = models.UUIDField(default=new_id, unique=True, editable=False)
@@ -113,10 +109,7 @@ class ApiToken(AbstractAuthToken):
     scopes = ArrayField(models.CharField(max_length=10), default=list)
     last_used_at = models.DateTimeField(null=True, blank=True)
 
-    objects = ApiTokenManager()
-
-    class Meta(AbstractAuthToken.Meta):
-        abstract = False
+    class Meta:
         ordering = ("-created",)
 
     def __str__(self) -> str:

@@ -225,7 +225,7 @@ class Admission(models.Model):
             pgtrigger.Trigger(
                 name="counter_follows",
                 when=pgtrigger.After,
-                operation=pgtrigger.UpdateOf(*_FOLLOWED),
+                operation=pgtrigger.UpdateOf(*_FOLLOWED),  # type: ignore[no-untyped-call]  # untyped library
                 func=COUNTER_FOLLOWS,
             ),
         ]

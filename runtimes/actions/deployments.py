@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime, timedelta
+from io import BytesIO
 from typing import BinaryIO
 from uuid import UUID
 
@@ -85,7 +86,7 @@ def accept_deployment(agent: Agent, upload: BinaryIO, *, deployment_id: UUID | N
     try:
         with transaction.atomic():
             lock_account(agent.account_id)
-            locked = Agent.objects.kept().select_for_update(no_key=True).get(pk=agent.pk)  # type: ignore[attr-defined]
+            locked = Agent.objects.kept().select_for_update(no_key=True).get(pk=agent.pk)
             deployments = Deployment.objects.filter(agent=locked)
             if deployments.filter(status=DeploymentStatus.DEPLOYING).exists():
                 raise ConflictError("A deployment of this agent is under way.", retryable=True, retry_after=5)
@@ -172,7 +173,7 @@ def run_deployment(deployment_id: UUID) -> DeploymentStatus | None:
 def _deploy(deployment: Deployment) -> str:
     artifact = deployment.artifact
     with default_storage.open(artifact.path) as stored:
-        source = read_bundle(stored)
+        source = read_bundle(BytesIO(stored.read()))
     if source.source_sha256 != artifact.sha256:
         raise DeploymentFailedError("The stored bundle is damaged.", error_class="ArtifactDamaged")
     write_line(deployment.id, "Building.")

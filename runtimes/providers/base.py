@@ -112,8 +112,10 @@ class Stream(Protocol):
 
 
 class Provider(ABC):
-    """A runtime. The public methods are final: what may cost money asks entitlements, fresh from the database
-    and independent of the caller; what only takes away never asks.
+    """A runtime. Its public methods are final.
+
+    What may cost money asks the entitlements again, fresh from the database and independent of the caller;
+    what only takes away never asks.
     """
 
     @final

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import urllib3
 from django.conf import settings
@@ -231,7 +231,7 @@ class CloudflareProvider(Provider):
             raise RuntimeFailedError(
                 "The runtime broke the connection.", error_class="Broken", retryable=True
             ) from error
-        return cast("urllib3.BaseHTTPResponse", answer)
+        return answer
 
 
 def _upload(target: Target, bundle: Bundle, made: str) -> Files:

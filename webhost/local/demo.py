@@ -37,7 +37,7 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def expect(what: str, true: bool, seen: object = "") -> None:
+def expect(what: str, true: object, seen: object = "") -> None:
     """Print whether it came true, and remember when not."""
     say(f"   {'ok  ' if true else 'FAIL'} {what}{f'  [{seen}]' if seen != '' else ''}")
     if not true:
@@ -225,7 +225,7 @@ def sessions_and_streams(alice: Customer) -> dict[str, Any]:
 
 
 def gates_are_closed(alice: Customer, agent: dict[str, Any]) -> None:
-    """The free tier has no AgentCore, through any door."""
+    """Try every door to AgentCore: the free tier has none."""
     say("\n== AgentCore is not in the free tier ==")
     answer = alice.call("POST", "/v1/agents", json={"name": "premium", "runtimeProvider": "agentcore"})
     expect(

@@ -81,7 +81,7 @@ class Answer:
     pieces: Iterator[bytes]
 
 
-class UpstreamBroke(Exception):
+class UpstreamBrokeError(Exception):
     """The process ended, or closed, before its answer was complete."""
 
 
@@ -95,7 +95,7 @@ def forward(
     hang_ups: HangUps,
     answer: Callable[[Answer], None],
 ) -> None:
-    """Send one call, once, and hand the answer to `answer`. Raises UpstreamBroke."""
+    """Send one call, once, and hand the answer to `answer`. Raises UpstreamBrokeError."""
     kept = {name: value for name, value in headers.items() if name.lower() not in _HOP_BY_HOP}
     connection = UnixConnection(address)
     try:
@@ -106,7 +106,7 @@ def forward(
             passed = tuple((n, v) for n, v in response.getheaders() if n.lower() not in _HOP_BY_HOP)
             answer(Answer(response.status, passed, _pieces(response.read1)))
     except (OSError, HTTPException) as error:
-        raise UpstreamBroke from error
+        raise UpstreamBrokeError from error
     finally:
         connection.close()
 
@@ -116,4 +116,4 @@ def _pieces(read: Callable[[int], bytes]) -> Iterator[bytes]:
         while piece := read(_PIECE):
             yield piece
     except (OSError, HTTPException) as error:
-        raise UpstreamBroke from error
+        raise UpstreamBrokeError from error

@@ -84,8 +84,9 @@ class Scripts:
             except FileNotFoundError:
                 raise ApiError(Code.NOT_FOUND, "This script does not exist.", HTTPStatus.NOT_FOUND) from None
         pairs = tuple((module, kind) for module, kind in values.pop("modules"))
-        listed = {key: tuple(values.pop(key)) for key in ("bindings", "tags", "compatibility_flags")}
-        return Script(**values, **listed, modules=pairs)
+        for key in ("bindings", "tags", "compatibility_flags"):
+            values[key] = tuple(values[key])
+        return Script(**values, modules=pairs)
 
     def find(self, name: str) -> Script | None:
         """Return a script, or None."""

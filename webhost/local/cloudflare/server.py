@@ -6,6 +6,7 @@ import hmac
 import json
 import socket
 import struct
+import sys
 import threading
 import time
 from collections import Counter
@@ -18,7 +19,7 @@ from typing import Any
 from webhost.local.cloudflare.api import Api, Namespaces, parse_call
 from webhost.local.cloudflare.faults import Fault, Faults, Planned, Side
 from webhost.local.cloudflare.fleet import Settings
-from webhost.local.cloudflare.proxy import Answer, HangUps, UpstreamBroke, forward
+from webhost.local.cloudflare.proxy import Answer, HangUps, UpstreamBrokeError, forward
 from webhost.local.cloudflare.replies import ApiError, Code, Reply, failed
 from webhost.local.cloudflare.workerd import ScriptError
 
@@ -69,8 +70,6 @@ class Cloud(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of callers that hung up; anything else is shown."""
-        import sys
-
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
@@ -226,7 +225,7 @@ class Handler(BaseHTTPRequestHandler):
                     caller=self.connection, hang_ups=state.hang_ups,
                     answer=lambda answer: self._relay(answer, fault),
                 )  # fmt: skip
-        except (UpstreamBroke, ScriptError):
+        except (UpstreamBrokeError, ScriptError):
             if self._begun:
                 self._reset()
             else:

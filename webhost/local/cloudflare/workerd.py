@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -135,4 +135,3 @@ def environment(root_keys: str, public_url: str, secrets: Mapping[str, str]) -> 
     """Return the only environment a process gets: the platform Worker's keys, and the vault's secrets."""
     kept = {name: os.environ[name] for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if name in os.environ}
     return {"ROOT_KEYS": root_keys, "PUBLIC_URL": public_url, **kept, **secrets}
-
