@@ -73,5 +73,5 @@ def history(row: Model | type[Model], pk: int | UUID | None = None) -> list[Any]
 
 def said(page: Any) -> str:
     """Return what a page says, without its tags and with single spaces."""
-    text = re.sub(r"<(script|style)\b.*?</\1>", " ", page.content.decode(), flags=re.S)
+    text = re.sub(r"<(script|style)\b.*?</\1>", " ", page.content.decode(), flags=re.DOTALL)
     return " ".join(re.sub(r"<[^>]+>", " ", text).split())
