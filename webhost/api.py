@@ -95,14 +95,21 @@ def issues_of(detail: Any, path: str = "") -> list[Issue]:
     if isinstance(detail, Mapping):
         found: list[Issue] = []
         for key, value in detail.items():
-            inner = path if key == "non_field_errors" else f"{path}.{key}" if path else str(key)
-            found += issues_of(value, inner)
+            found += issues_of(value, _inner_path(path, key))
         return found
     if isinstance(detail, list):
         if all(isinstance(item, str) for item in detail):
             return [{"path": path, "message": str(item)} for item in detail]
         return [issue for n, item in enumerate(detail) for issue in issues_of(item, f"{path}[{n}]")]
     return [{"path": path, "message": str(detail)}]
+
+
+def _inner_path(path: str, key: str | int) -> str:
+    if key == "non_field_errors":
+        return path
+    if isinstance(key, int):
+        return f"{path}[{key}]"
+    return f"{path}.{key}" if path else key
 
 
 def _from_rest_framework(error: exceptions.APIException) -> WebhostError:
