@@ -194,7 +194,7 @@ CONTENT_SECURITY_POLICY = {
 DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
 FILE_UPLOAD_MAX_MEMORY_SIZE = 1024 * 1024
 STATIC_URL = "/static/"
-STATIC_ROOT = BASE_DIR / "staticfiles"
+STATIC_ROOT = None if LOCAL else BASE_DIR / "staticfiles"  # a laptop serves them from where they are
 STATICFILES_DIRS = [BASE_DIR / "static"]
 STORAGES = {
     "default": {
@@ -261,6 +261,8 @@ RESERVING_RUNTIMES = env.list("RESERVING_RUNTIMES", default=["agentcore"])
 # Added to a deployment's timeout before an open admission counts as overdue.
 OVERDUE_GRACE_SECONDS = env.int("OVERDUE_GRACE_SECONDS", default=30)
 DEPLOY_DEADLINE_SECONDS = env.int("DEPLOY_DEADLINE_SECONDS", default=180)
+# How long a worker has a deployment for itself; then it counts as killed, and another resumes it.
+DEPLOY_LEASE_SECONDS = env.int("DEPLOY_LEASE_SECONDS", default=40)
 INVOKE_BODY_LIMIT = 1024 * 1024
 REPORT_BODY_LIMIT = 1024 * 1024
 BUNDLE_LIMIT = 10 * 1024 * 1024
