@@ -87,7 +87,8 @@ def call(method: str, path: str, *, done: Callable[[], bool] | None = None, **op
             return None
         wait = failure.retry_after_seconds or 0.3 * attempt
         if not _may_repeat(method, failure) or attempt == _ATTEMPTS or time.monotonic() + wait > deadline:
-            logger.info("Cloudflare: %s %s: %s", method, path.partition("?")[0], failure.error_class)
+            if not failure.is_not_found:  # which many calls are made to find out
+                logger.warning("Cloudflare: %s %s: %s", method, path.partition("?")[0], failure.error_class)
             raise failure
         time.sleep(wait)
     raise AssertionError  # pragma: no cover - the loop returns or raises

@@ -96,7 +96,7 @@ function told(error) {
 function traceOf(error) {
   const lines = typeof error?.stack === "string" ? error.stack.split("\n") : [told(error)];
   // The agent's own lines, under the names its author knows.
-  return lines.filter((line) => !/\b(shim|main)\.mjs\b/.test(line)).join("\n").replaceAll("bundle/", "");
+  return lines.filter((line) => !/\b(shim|main)\.mjs\b|\(<anonymous>\)$/.test(line)).join("\n").replaceAll("bundle/", "");
 }
 
 async function tell(frames, agent, call, platform, environment) {

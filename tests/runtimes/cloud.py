@@ -135,6 +135,9 @@ class Cloud:
         answer = requests.post(f"{self.url}/local/faults", json=fault, timeout=5)
         assert answer.status_code == 200, answer.text
 
+    def forget_faults(self) -> None:
+        requests.delete(f"{self.url}/local/faults", timeout=5)
+
     def invocations(self, target: Target) -> int:
         return int(self.calls()["invocations"]["byScript"].get(script_name(target), 0))
 
