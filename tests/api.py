@@ -92,7 +92,9 @@ class Answer:
 class Api:
     """Somebody who calls the API: with a token of an account, with any header, or with nothing."""
 
-    def __init__(self, account: Account | None = None, *, scopes: Iterable[Scope] = Scope, token: str | None = None) -> None:
+    def __init__(
+        self, account: Account | None = None, *, scopes: Iterable[Scope] = Scope, token: str | None = None
+    ) -> None:
         self.client = Client(raise_request_exception=False)
         self.account = account
         self.token = token if token is not None else make_token(account, scopes=scopes) if account else None
@@ -140,7 +142,9 @@ class Api:
         """DELETE."""
         return self.call("DELETE", path, **headers)
 
-    def upload(self, path: str, content: bytes, *, field: str = "bundle", name: str = "agent.zip", **headers: str) -> Answer:
+    def upload(
+        self, path: str, content: bytes, *, field: str = "bundle", name: str = "agent.zip", **headers: str
+    ) -> Answer:
         """POST a file as multipart/form-data."""
         given = {header.replace("_", "-"): value for header, value in headers.items()}
         if self.token is not None:

@@ -28,7 +28,11 @@ class TestMe:
         assert me["tier"] == {
             "slug": free.slug, "name": free.name, "version": free.version, "setBy": "default", "until": None,
         }  # fmt: skip
-        shown = {**me["entitlements"]["limits"], **me["entitlements"]["runtimeAccess"], **me["entitlements"]["retention"]}
+        shown = {
+            **me["entitlements"]["limits"],
+            **me["entitlements"]["runtimeAccess"],
+            **me["entitlements"]["retention"],
+        }
         assert set(shown) == {key.value for key in rules.Key} == set(me["entitlements"]["sources"])
         assert set(me["entitlements"]["sources"].values()) == {f"tier:{free.slug}"}
 
@@ -57,7 +61,10 @@ class TestMe:
         assert datetime.fromisoformat(tier["until"]) == alice.account.support_tier_until
         alice.account.support_tier_until = timezone.now() - timedelta(seconds=1)
         alice.account.save()
-        assert alice.get("/v1/me").json["tier"] == alice.get("/v1/me").json["tier"] | {"slug": "starter", "setBy": "billing"}
+        assert alice.get("/v1/me").json["tier"] == alice.get("/v1/me").json["tier"] | {
+            "slug": "starter",
+            "setBy": "billing",
+        }
 
 
 class TestTiers:

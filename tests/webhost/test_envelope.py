@@ -140,7 +140,9 @@ class TestWhatNobodyExpected:
         def away(*args: object, **kwargs: object) -> None:
             raise error
 
-        monkeypatch.setattr(entitlements_api, "account_of" if isinstance(error, OperationalError) else "read_standing", away)
+        monkeypatch.setattr(
+            entitlements_api, "account_of" if isinstance(error, OperationalError) else "read_standing", away
+        )
         if isinstance(error, psycopg_pool.PoolTimeout):
             monkeypatch.undo()
             monkeypatch.setattr(db.hot_pool(), "getconn", away)
@@ -171,7 +173,10 @@ class TestSessions:
     def test_a_change_with_the_csrf_token_passes(self, signed_in: Client) -> None:
         signed_in.cookies["csrftoken"] = "a" * 32
         response = signed_in.post(
-            "/v1/agents", data='{"name": "from-a-page"}', content_type="application/json", headers={"X-CSRFToken": "a" * 32}
+            "/v1/agents",
+            data='{"name": "from-a-page"}',
+            content_type="application/json",
+            headers={"X-CSRFToken": "a" * 32},
         )
         assert response.status_code == 201
 

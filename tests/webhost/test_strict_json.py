@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 from webhost.strict_json import DEEPEST, StrictJsonError, parse_strict
 
 _VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**18), 10**18) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**18), 10**18)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=20,
 )
@@ -29,7 +33,7 @@ def test_whatever_is_proper_json_reads_as_it_was_written(value: object) -> None:
     [
         b"", b"{", b"{'a': 1}", b'{"a": 1,}', b'{"a": NaN}', b'{"a": Infinity}', b'{"a": -Infinity}', b'{"a": 1e400}',
         b'{"a": -1e400}', b'{"a": 1, "a": 2}', b'{"b": {"a": 1, "a": 1}}', b'{"a": "\\ud800"}', b'{"\\udfff": 1}',
-        b'["\\uD83D"]', b'\xef\xbb\xbf{"a": 1}', b'\xff', b'{"a": "\xe9"}', b'{"a": 01}', b'{"a": "\n"}', b'{"a": 1} x',
+        b'["\\uD83D"]', b'\xef\xbb\xbf{"a": 1}', b"\xff", b'{"a": "\xe9"}', b'{"a": 01}', b'{"a": "\n"}', b'{"a": 1} x',
         b'{"a": ' + b"9" * 5000 + b"}", b'{"a": 0.' + b"1" * 5000 + b"}", b"/* */ {}",
     ],
 )  # fmt: skip
