@@ -8,10 +8,12 @@ a connection from this small pool for one statement each and give it back at onc
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
 import psycopg
 from django.conf import settings
@@ -25,6 +27,7 @@ HotConnection = psycopg.Connection[dict[str, Any]]
 
 _pools: dict[int, ConnectionPool[HotConnection]] = {}
 _lock = threading.Lock()
+_NAMED: Final = re.compile(r"%\((\w+)\)s|%%")
 
 
 def _open_pool() -> ConnectionPool[HotConnection]:
@@ -88,6 +91,27 @@ def hot_connection() -> Iterator[HotConnection]:
         raise UnavailableError("The database is not available at the moment.") from error
 
 
+@lru_cache(maxsize=512)
+def _numbered(query: str) -> tuple[bytes, tuple[str, ...]]:
+    """Return a statement with $1, $2, ... in place of its named parameters, and their names in that order.
+
+    psycopg does the same, but keeps the result only for statements of up to 4,096 characters; admit is longer,
+    and reading it again each time costs as much as all else that a client does for it.
+    """
+    numbers: dict[str, int] = {}
+
+    def number(found: re.Match[str]) -> str:
+        return "%" if found[1] is None else f"${numbers.setdefault(found[1], len(numbers) + 1)}"
+
+    return _NAMED.sub(number, query).encode(), tuple(numbers)
+
+
+def _rows(connection: HotConnection, query: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
+    statement, names = _numbered(query)
+    cursor = psycopg.RawCursor(connection)
+    return cursor.execute(statement, [parameters[name] for name in names]).fetchall()
+
+
 def run(query: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
     """Run one statement in its own transaction and return its rows.
 
@@ -101,9 +125,9 @@ def run_surely(query: str, parameters: dict[str, Any]) -> tuple[list[dict[str, A
     """Do what `run` does, and say whether it was repeated: then the first time may have counted already."""
     try:
         with hot_pool().connection() as connection:
-            return connection.execute(query, parameters).fetchall(), False
+            return _rows(connection, query, parameters), False
     except (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout) as error:
         if isinstance(error, psycopg.errors.QueryCanceled | PoolTimeout):
             raise UnavailableError("The database is not available at the moment.") from error
     with hot_connection() as connection:
-        return connection.execute(query, parameters).fetchall(), True
+        return _rows(connection, query, parameters), True

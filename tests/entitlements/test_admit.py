@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -365,28 +364,17 @@ class TestARepeatAfterALostAnswer:
 
 def losing_the_next_answer(monkeypatch: pytest.MonkeyPatch, *, execute: bool = True, times: int = 1) -> None:
     """Break the connection of the next statements, after (or before) the server has done them."""
-    pool, left = db.hot_pool(), [times]
+    ask, left = db._rows, [times]
 
-    class Breaking:
-        def __init__(self, connection: db.HotConnection) -> None:
-            self.connection = connection
-
-        def execute(self, *args: object) -> object:
+    def breaking(connection: db.HotConnection, *statement: object) -> list[dict[str, object]]:
+        if left[0]:
+            left[0] -= 1
             if execute:
-                self.connection.execute(*args)  # type: ignore[arg-type]
+                ask(connection, *statement)  # type: ignore[arg-type]
             raise psycopg.OperationalError("the connection is lost")
+        return ask(connection, *statement)  # type: ignore[arg-type]
 
-    class Pool:
-        @contextmanager
-        def connection(self):
-            with pool.connection() as connection:
-                if left[0]:
-                    left[0] -= 1
-                    yield Breaking(connection)
-                else:
-                    yield connection
-
-    monkeypatch.setattr(db, "hot_pool", Pool)
+    monkeypatch.setattr(db, "_rows", breaking)
 
 
 class TestAskingWithoutConsuming:
