@@ -66,9 +66,9 @@ def test_many_brackets_side_by_side_are_not_deep() -> None:
 
 def test_the_largest_body_is_judged_in_a_moment() -> None:
     for body in (b"[" * 1_000_000, b'["' + b"\\ud800" * 160_000 + b'"]', b"[" + b"[]," * 300_000 + b"[]]"):
-        began = time.monotonic()
+        began = time.process_time()
         try:
             parse_strict(body)
         except StrictJsonError:
             pass
-        assert time.monotonic() - began < 2
+        assert time.process_time() - began < 2
