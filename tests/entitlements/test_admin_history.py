@@ -26,7 +26,9 @@ class TestReadingTheLog:
     def test_it_says_who_changed_what_from_which_value_to_which_and_why(self, stella: Staff) -> None:
         tier = make_tier(max_requests_per_period=1000, max_tokens_per_period=5)
         stella.change(tier, max_requests_per_period="2000", max_tokens_per_period="", why="Ticket 12, a better offer")
-        page = said(stella.client.get(LOG, {"q": "Ticket 12, a better offer", "object": f"entitlements.Tier:{tier.pk}"}))
+        page = said(
+            stella.client.get(LOG, {"q": "Ticket 12, a better offer", "object": f"entitlements.Tier:{tier.pk}"})
+        )
         assert f"tier {tier.name} changed" in page
         assert "max requests per period: 1,000 → 2,000" in page
         assert "max tokens per period: 5 → unlimited" in page

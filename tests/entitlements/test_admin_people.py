@@ -31,9 +31,7 @@ class TestAnOverride:
         account = make_account("alice", make_tier(max_requests_per_period=0))
         alice = Caller(account.pk, uuid4(), uuid4())
         assert alice.refusal() is not None
-        page = stella.add(
-            Override, account=str(account.pk), key="maxRequestsPerPeriod", value="1", reason="A trial"
-        )
+        page = stella.add(Override, account=str(account.pk), key="maxRequestsPerPeriod", value="1", reason="A trial")
         assert page.status_code == 302
         assert alice.refusal() is None
         override = Override.objects.get(account=account)
@@ -133,7 +131,10 @@ class TestATierSetByHand:
         account = make_account("alice", paid)
         until = timezone.now() + timedelta(days=1)
         stella.change(
-            account, support_tier=str(given.pk), support_tier_until_0=f"{until:%Y-%m-%d}", support_tier_until_1="00:00:00"
+            account,
+            support_tier=str(given.pk),
+            support_tier_until_0=f"{until:%Y-%m-%d}",
+            support_tier_until_1="00:00:00",
         )
         assert read_standing(account.pk, at=until - timedelta(days=1)).tier.slug == given.slug
         assert read_standing(account.pk, at=until + timedelta(days=1)).tier.slug == paid.slug
@@ -146,9 +147,7 @@ class TestATierSetByHand:
         assert (account.support_tier, account.support_tier_until, account.support_tier_reason) == (None, None, "")
 
     def test_an_end_without_a_tier_is_refused(self, stella: Staff) -> None:
-        page = stella.change(
-            make_account("alice"), support_tier_until_0="2100-01-01", support_tier_until_1="00:00:00"
-        )
+        page = stella.change(make_account("alice"), support_tier_until_0="2100-01-01", support_tier_until_1="00:00:00")
         assert "An end needs a tier that ends." in said(page)
 
     def test_it_shows_what_it_becomes_in_the_list(self, stella: Staff) -> None:

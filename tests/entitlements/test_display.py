@@ -75,8 +75,7 @@ def test_a_tools_quota_means_nothing_without_the_tool() -> None:
 
 def test_every_entitlement_is_listed_with_its_source() -> None:
     lines = {
-        line.key: line
-        for line in value_lines(look_at(overrides=(override(7, Key.MAX_AGENTS, None),)).entitlements)
+        line.key: line for line in value_lines(look_at(overrides=(override(7, Key.MAX_AGENTS, None),)).entitlements)
     }
     assert lines.keys() == set(Key)
     assert (lines["maxAgents"].text, lines["maxAgents"].source) == ("unlimited", "set by support (override 7)")

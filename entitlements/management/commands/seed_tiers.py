@@ -94,8 +94,19 @@ SEEDS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 
 
+def seed_tier(slug: str, values: Mapping[str, Any]) -> bool:
+    """Create a tier unless there is one of this name, or was: what staff deleted does not come back."""
+    events = Tier.pgh_event_models["insert"]  # type: ignore[attr-defined]  # set by pghistory
+    if Tier.objects.filter(slug=slug).exists() or events.objects.filter(slug=slug).exists():
+        return False
+    # Somebody chose another default meanwhile: theirs stays.
+    default = bool(values.get("is_default")) and not Tier.objects.filter(is_default=True).exists()
+    Tier.objects.create(slug=slug, **{**values, "is_default": default})
+    return True
+
+
 class Command(BaseCommand):
-    """Create those of the four tiers that are missing; an existing one is never touched."""
+    """Create those of the four tiers that never were; an existing one is never touched, a deleted one stays away."""
 
     help = "Creates the tiers free, starter, pro and enterprise where they are missing. Safe to run again."
 
@@ -103,12 +114,5 @@ class Command(BaseCommand):
     def handle(self, *_: Any, **__: Any) -> None:
         """Print which tiers were created."""
         with pghistory.context(actor="seed_tiers", reason="The tiers of a new installation", source="command"):
-            made = [slug for slug, values in SEEDS.items() if self._create(slug, dict(values))]
+            made = [slug for slug, values in SEEDS.items() if seed_tier(slug, values)]
         self.stdout.write(f"created {', '.join(made)}" if made else "nothing to do")
-
-    @staticmethod
-    def _create(slug: str, values: dict[str, Any]) -> bool:
-        if values.get("is_default") and Tier.objects.filter(is_default=True).exclude(slug=slug).exists():
-            values["is_default"] = False  # somebody chose another default: theirs stays
-        _, created = Tier.objects.get_or_create(slug=slug, defaults=values)
-        return created
