@@ -1,4 +1,4 @@
-"""The providers, by runtime. A new one is a module here and an entry in this dict (docs/new-provider.md)."""
+"""The providers, by runtime. A new one is a module here and an entry in this dict."""
 
 from __future__ import annotations
 
