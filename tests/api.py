@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any
+from threading import Barrier
+from typing import Any, TypeVar
 from uuid import UUID
 
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import connections
 from django.test import Client
 from django.urls import resolve
 from drf_spectacular.generators import SchemaGenerator
@@ -18,12 +21,29 @@ from entitlements.enums import Scope
 from entitlements.models import Account
 from tests.factories import make_token
 
+T = TypeVar("T")
+
 
 @cache
 def document() -> dict[str, Any]:
     """The OpenAPI document, as it is generated now."""
     made: dict[str, Any] = json.loads(json.dumps(SchemaGenerator().get_schema(request=None, public=True), default=str))
     return made
+
+
+def at_once(work: Callable[[int], T], many: int) -> list[T]:
+    """Do something in many threads at the same time; return what each returned, in order."""
+    barrier = Barrier(many)
+
+    def one(n: int) -> T:
+        try:
+            barrier.wait()
+            return work(n)
+        finally:
+            connections.close_all()  # as the server does after each request, and Django's test client does not
+
+    with ThreadPoolExecutor(many) as crowd:
+        return list(crowd.map(one, range(many)))
 
 
 def _strictly(node: Any) -> Any:

@@ -19,7 +19,7 @@ from runtimes.actions import deployments, invoke
 from runtimes.errors import NotReachedError, RuntimeFailedError
 from runtimes.models import Agent, Deployment
 from runtimes.providers import PROVIDERS
-from tests.api import Answer, Api
+from tests.api import Answer, Api, at_once
 from tests.factories import example, make_account, make_agent, make_deployment, make_token, override
 from tests.runtimes.stub import StubProvider
 from webhost.errors import UnavailableError
@@ -271,8 +271,7 @@ class TestAProcessThatDied:
         def send(_: int) -> int:
             return Api(alice.account, token=alice.token).post(f"/v1/invoke/{agent}", ASK, idempotency_key=key).status
 
-        with ThreadPoolExecutor(10) as crowd:
-            codes = Counter(crowd.map(send, range(10)))
+        codes = Counter(at_once(send, 10))
         assert set(codes) <= {200, 409}
         assert len(provider.invocations) == used(alice) == 1
 
@@ -354,8 +353,9 @@ class TestCreating:
     @pytest.mark.usefixtures("_nobody_woken", "provider")
     def test_a_deployment_is_accepted_once_whatever_the_multipart_boundary(self, alice: Api, key: str) -> None:
         agent = alice.post("/v1/agents", {"name": "deployed"}).json["id"]
+        bundle = example("echo")
         answers = [
-            alice.upload(f"/v1/agents/{agent}/deployments", example("echo"), name=name, idempotency_key=key)
+            alice.upload(f"/v1/agents/{agent}/deployments", bundle, name=name, idempotency_key=key)
             for name in ("a.zip", "b.zip")
         ]
         assert [answer.status for answer in answers] == [202, 202]
