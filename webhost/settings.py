@@ -13,6 +13,7 @@ from typing import Any
 import environ
 from celery.schedules import crontab
 from django.core.exceptions import ImproperlyConfigured
+from django.urls import reverse_lazy
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = environ.Env()
@@ -69,12 +70,12 @@ MIDDLEWARE = [
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "webhost.middleware.PagesMiddleware",
     "django.middleware.common.CommonMiddleware",
-    "csp.middleware.CSPMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
 # What pages need and the API's hot path does not: PagesMiddleware runs these for everything but
 # API calls that carry a token.
 PAGES_MIDDLEWARE = [
+    "csp.middleware.CSPMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
@@ -215,6 +216,8 @@ TIME_ZONE = "UTC"  # periods are calendar months in UTC for everybody (ledger.md
 USE_TZ = True
 USE_I18N = False
 USE_THOUSAND_SEPARATOR = True
+DATE_FORMAT = "Y-m-d"
+DATETIME_FORMAT = "Y-m-d H:i"
 vars().update(env.email("EMAIL_URL", default="consolemail://"))
 DEFAULT_FROM_EMAIL = env("DEFAULT_FROM_EMAIL", default=SUPPORT_EMAIL)
 
@@ -247,7 +250,45 @@ API_REQUESTS_PER_MINUTE = env.int("API_REQUESTS_PER_MINUTE", default=600)
 
 # --- Audit ----------------------------------------------------------------------------------------
 PGHISTORY_APPEND_ONLY = True
-PGHISTORY_ADMIN_CLASS = "entitlements.admin.HistoryAdmin"
+
+# --- The admin, by task ----------------------------------------------------------------------------
+UNFOLD: dict[str, Any] = {
+    "SITE_TITLE": "webhost.systems",
+    "SITE_HEADER": "webhost.systems",
+    "SIDEBAR": {
+        "navigation": [
+            {
+                "title": title,
+                "items": [{"title": name, "link": reverse_lazy(f"admin:{page}_changelist")} for name, page in items],
+            }
+            for title, items in (
+                (
+                    "Customers",
+                    [
+                        ("Accounts", "entitlements_account"),
+                        ("Overrides", "entitlements_override"),
+                        ("Refusals", "entitlements_denial"),
+                        ("Adjustments", "entitlements_adjustment"),
+                    ],
+                ),
+                (
+                    "Prices",
+                    [("Tiers", "entitlements_tier"), ("Rate cards", "telemetry_ratecard")],
+                ),
+                (
+                    "Running",
+                    [
+                        ("Agents", "runtimes_agent"),
+                        ("Deployments", "runtimes_deployment"),
+                        ("Reports", "telemetry_report"),
+                        ("Statements", "telemetry_usagestatement"),
+                    ],
+                ),
+                ("Audit", [("Audit log", "pghistory_events")]),
+            )
+        ],
+    },
+}
 
 # --- Keys and runtimes ----------------------------------------------------------------------------
 ROOT_KEYS = _root_keys(env("ROOT_KEYS"))

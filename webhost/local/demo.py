@@ -69,7 +69,7 @@ class Customer:
             manage("create_account", f"{name}-{secrets.token_hex(4)}@example.com", "--token", "demo").stdout
         )
         self.url, self.id, self.email = url, str(made["id"]), str(made["email"])
-        self.token = str(made["token"])
+        self.token, self.password = str(made["token"]), str(made["password"])
 
     def call(self, method: str, path: str, *, quiet: bool = False, **options: Any) -> requests.Response:
         """Send one request and print it with its answer in short."""
@@ -112,6 +112,7 @@ class Support:
     def __init__(self, url: str) -> None:
         made = json.loads(manage("create_account", f"stella-{secrets.token_hex(4)}@example.com", "--staff").stdout)
         self.url, self.http = url, requests.Session()
+        self.email, self.password = str(made["email"]), str(made["password"])
         page = self.http.get(f"{url}/admin/login/", timeout=30)
         self.http.post(
             f"{url}/admin/login/?next=/admin/",

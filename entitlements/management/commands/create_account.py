@@ -7,6 +7,7 @@ import secrets
 from argparse import ArgumentParser
 from typing import Any
 
+import pghistory
 from django.core.management.base import BaseCommand, CommandError
 from django.db import transaction
 
@@ -27,9 +28,14 @@ class Command(BaseCommand):
         parser.add_argument("--staff", action="store_true", help="may sign in to the admin and do everything there")
         parser.add_argument("--token", metavar="NAME", help="also make an API token with all scopes")
 
-    @transaction.atomic
     def handle(self, *_: Any, **options: Any) -> None:
         """Print the account as JSON."""
+        context = {"actor": "create_account", "reason": "An operator's command", "source": "command"}
+        with pghistory.context(**context), transaction.atomic():
+            self.stdout.write(json.dumps(self._account(options)))
+
+    @staticmethod
+    def _account(options: dict[str, Any]) -> dict[str, str]:
         email = options["email"].strip().lower()
         password = options["password"] or secrets.token_urlsafe(12)
         account = Account.objects.filter(email=email).first()
@@ -47,4 +53,4 @@ class Command(BaseCommand):
             _, made["token"] = ApiToken.objects.create(
                 account, expiry=None, prefix="whs_", name=options["token"], scopes=[s.value for s in Scope]
             )
-        self.stdout.write(json.dumps(made))
+        return made

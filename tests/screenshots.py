@@ -1,0 +1,65 @@
+"""`make screenshots`: pictures of the pages of a running product, light, dark and phone-sized.
+
+Run beside a product (`python -m webhost.local product -- ...`): it makes a customer with a deployed agent, some use and
+some refusals, and writes PNG files to .local/screenshots/.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+from webhost.local.demo import Customer, Support
+
+FOLDER = Path(__file__).resolve().parents[1] / ".local" / "screenshots"
+PAGES = {"overview": "/", "docs": "/v1/docs"}
+DESK = {"admin": "/admin/", "tiers": "/admin/entitlements/tier/", "tier": "/admin/entitlements/tier/1/change/"}
+SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
+
+
+def sign_in(page: Page, url: str, email: str, password: str) -> None:
+    """Sign in as a person would."""
+    page.goto(f"{url}/sign-in/")
+    page.fill("input[name=username]", email)
+    page.fill("input[name=password]", password)
+    page.click("main button[type=submit]")
+    page.wait_for_load_state("networkidle")
+
+
+def main() -> int:
+    """Write every picture; return 1 where there is no Chromium."""
+    program = shutil.which("chromium")
+    if program is None:
+        print("There is no Chromium on this machine.")
+        return 1
+    url = os.environ["WHS_URL"]
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    customer, support = Customer(url, "alice"), Support(url)
+    agent = customer.deploy("weather-bot", "tokens")
+    support.override(customer, "maxRequestsPerPeriod", 5, "For the pictures")
+    for n in range(7):
+        customer.invoke(agent["id"], f"What will the weather be in {n} days?")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=program, args=[*flags, "--disable-component-update"])
+        for person, pages in ((customer, PAGES), (support, DESK)):
+            for size, (width, height) in SIZES.items():
+                for scheme in ("light", "dark"):
+                    page = chromium.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+                    sign_in(page, url, person.email, person.password)
+                    for name, path in pages.items():
+                        page.goto(url + path)
+                        page.wait_for_load_state("networkidle")
+                        page.screenshot(path=FOLDER / f"{name}-{size}-{scheme}.png", full_page=True)
+                    page.close()
+        chromium.close()
+    print(f"{len(list(FOLDER.glob('*.png')))} pictures in {FOLDER.relative_to(FOLDER.parents[1])}/")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
