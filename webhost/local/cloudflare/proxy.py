@@ -42,6 +42,8 @@ class HangUps:
             with self._lock:
                 if self._pairs.pop(number, None) is not None:
                     self._poll.unregister(number)
+            # A socket that is being polled is not closed before the poll returns, whoever closes it.
+            self._wake.send(b"x")
 
     def _watch(self) -> None:
         while True:
