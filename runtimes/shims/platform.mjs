@@ -19,6 +19,7 @@ const encoder = new TextEncoder();
 const scriptOf = (deployment) => `d-${deployment.slice(4)}`;
 const vaultOf = (agent) => `s-${agent.slice(4)}`;
 const sessionOf = (agent, session) => `${agent}/${session}`;
+const isNotThere = (error) => /worker not found/i.test(error?.message);
 const ticketOf = async (env, rootKey, agent, session) =>
   sign(await deriveKey(env, rootKey, "session", agent), sessionOf(agent, session));
 
@@ -29,12 +30,10 @@ const ticketOf = async (env, rootKey, agent, session) =>
 export class AgentServices extends WorkerEntrypoint {
   /** The declared secrets that are set, and the required ones that are not. */
   async environment() {
-    const { agent, requiredKeys, optionalKeys } = this.ctx.props;
+    const { requiredKeys, optionalKeys } = this.ctx.props;
     const names = [...requiredKeys, ...optionalKeys];
     if (!names.length) return { values: {}, missing: [] };
-    const vault = this.env.DISPATCHER.get(vaultOf(agent), {}, { limits: LIMITS });
-    const answer = await vault.fetch("https://vault/", { method: "POST", body: JSON.stringify(names) });
-    const values = await answer.json();
+    const values = await this.#kept(names);
     return { values, missing: requiredKeys.filter((name) => !Object.hasOwn(values, name)) };
   }
 
@@ -46,6 +45,18 @@ export class AgentServices extends WorkerEntrypoint {
   /** Keep a JSON text under a key in a session; null forgets it. */
   async sessionPut(session, ticket, key, json) {
     return (await this.#session(session, ticket)).write(key, json);
+  }
+
+  async #kept(names) {
+    const { agent } = this.ctx.props;
+    try {
+      const vault = this.env.DISPATCHER.get(vaultOf(agent), {}, { limits: LIMITS });
+      const answer = await vault.fetch("https://vault/", { method: "POST", body: JSON.stringify(names) });
+      return await answer.json();
+    } catch (error) {
+      if (isNotThere(error)) return {};
+      throw error;
+    }
   }
 
   async #session(session, ticket) {
@@ -95,7 +106,7 @@ function agentOf(env, call, target) {
 
 function crash(error) {
   if (error instanceof Failure) return error;
-  if (/worker not found/i.test(error?.message)) {
+  if (isNotThere(error)) {
     return new Failure("NotDeployed", "This deployment is not there.", 404);
   }
   return new Failure("AgentCrashed", "The agent stopped unexpectedly.");

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import secrets
+import signal
 import sys
 import threading
 import time
@@ -137,6 +138,13 @@ class Cloud:
 
     def forget_faults(self) -> None:
         requests.delete(f"{self.url}/local/faults", timeout=5)
+
+    def kill_processes(self) -> None:
+        """Kill every workerd, as a crash of the machine would, and wait until they are gone."""
+        killed = self.calls()["processes"]
+        for pid in killed.values():
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: not self.calls()["processes"].items() & killed.items())
 
     def invocations(self, target: Target) -> int:
         return int(self.calls()["invocations"]["byScript"].get(script_name(target), 0))

@@ -291,13 +291,9 @@ class TestSessions:
         assert "session" in error.logs[0]
 
     def test_a_session_survives_the_death_of_every_process(self, cloud):
-        import os
-        import signal
-
         deployed = cloud.deployed(example("session"))
         assert deployed.invoke(session="kept").text == "turn 1"
-        for pid in cloud.calls()["processes"].values():
-            os.kill(pid, signal.SIGKILL)
+        cloud.kill_processes()
         assert deployed.invoke(session="kept").text == "turn 2"
 
 
