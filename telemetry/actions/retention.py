@@ -127,26 +127,26 @@ WITH gone AS (
 SELECT id FROM gone
 """
 _OTHER_REPORTS = """
-WITH some AS (
+WITH page AS (
     SELECT id, status, received_at FROM telemetry_report WHERE id > %(after)s AND received_at < %(old)s
      ORDER BY id LIMIT %(batch)s
 ), gone AS (
-    DELETE FROM telemetry_report r USING some
-     WHERE r.id = some.id AND (r.status IN ('duplicate', 'rejected')
+    DELETE FROM telemetry_report r USING page
+     WHERE r.id = page.id AND (r.status IN ('duplicate', 'rejected')
                                OR r.status = 'parked' AND r.received_at < %(parked)s)
     RETURNING r.id
 )
-SELECT (SELECT max(id) FROM some) AS last, (SELECT count(*) FROM gone) AS gone
+SELECT (SELECT max(id) FROM page) AS last, (SELECT count(*) FROM gone) AS gone
 """
 _DELIVERIES = """
-WITH some AS (
+WITH page AS (
     SELECT id FROM telemetry_delivery WHERE id > %(after)s AND received_at < %(old)s ORDER BY id LIMIT %(batch)s
 ), gone AS (
-    DELETE FROM telemetry_delivery d USING some
-     WHERE d.id = some.id AND NOT EXISTS (SELECT FROM telemetry_report r WHERE r.delivery_id = d.id)
+    DELETE FROM telemetry_delivery d USING page
+     WHERE d.id = page.id AND NOT EXISTS (SELECT FROM telemetry_report r WHERE r.delivery_id = d.id)
     RETURNING d.id
 )
-SELECT (SELECT max(id) FROM some) AS last, (SELECT count(*) FROM gone) AS gone
+SELECT (SELECT max(id) FROM page) AS last, (SELECT count(*) FROM gone) AS gone
 """
 
 

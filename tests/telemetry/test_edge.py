@@ -87,7 +87,9 @@ class TestSignatures:
         headers: dict[str, Any] = {"HTTP_X_TELEMETRY_DEPLOYMENT_ID": alice.deployment.public_id}
         if header is not None:
             headers["HTTP_X_TELEMETRY_SIGNATURE"] = header.replace("GOOD", good).replace("UPPER", good.upper())
-        answer = Client(raise_request_exception=True).generic("POST", URL, body, content_type="application/json", **headers)
+        answer = Client(raise_request_exception=True).generic(
+            "POST", URL, body, content_type="application/json", **headers
+        )
         assert answer.status_code == 401
         assert alice.kept == 0
 
@@ -98,7 +100,9 @@ class TestSignatures:
         assert alice.post(body, x_telemetry_signature=rotating).status == 202
         assert alice.statuses() == ["accepted"]
 
-    @pytest.mark.parametrize("header", ["", "dep_", "dep_" + "0" * 31, "agt_" + "0" * 32, "x" * 5000, "dep_" + "é" * 32])
+    @pytest.mark.parametrize(
+        "header", ["", "dep_", "dep_" + "0" * 31, "agt_" + "0" * 32, "x" * 5000, "dep_" + "é" * 32]
+    )
     def test_a_header_that_names_no_deployment_is_401(self, alice: Workload, header: str) -> None:
         assert alice.post(alice.event(), x_telemetry_deployment_id=header).status == 401
 
@@ -122,8 +126,12 @@ class TestReplay:
         assert alice.used()["tokens"] == 500
 
     @pytest.mark.case("ING-03")
-    @pytest.mark.parametrize("change", [{"eventId": "other"}, {"timestamp": "2026-01-01T00:00:00Z"}, {"timestamp": ...}])
-    def test_nothing_in_it_can_be_changed_under_the_old_signature(self, alice: Workload, change: dict[str, Any]) -> None:
+    @pytest.mark.parametrize(
+        "change", [{"eventId": "other"}, {"timestamp": "2026-01-01T00:00:00Z"}, {"timestamp": ...}]
+    )
+    def test_nothing_in_it_can_be_changed_under_the_old_signature(
+        self, alice: Workload, change: dict[str, Any]
+    ) -> None:
         event = alice.event(tokens=500)
         signed = alice.signed(json.dumps(event).encode())
         changed = {k: v for k, v in (event | change).items() if v is not ...}
@@ -150,7 +158,10 @@ class TestReplay:
 
 class TestNumbers:
     @pytest.mark.case("ING-04")
-    @pytest.mark.parametrize("literal", ["NaN", "Infinity", "1e400", "-5", "true", '"100"', "1.5", "1" + "0" * 30, "null", "[]", '1,"tokens":999999'])
+    @pytest.mark.parametrize(
+        "literal",
+        ["NaN", "Infinity", "1e400", "-5", "true", '"100"', "1.5", "1" + "0" * 30, "null", "[]", '1,"tokens":999999'],
+    )
     def test_an_absurd_number_is_400_by_its_name_and_keeps_nothing(self, alice: Workload, literal: str) -> None:
         alice.caller.call(tokens=100)
         body = json.dumps(alice.event(tokens="HERE")).replace('"HERE"', literal).encode()
@@ -197,7 +208,14 @@ class TestBatches:
         assert answer.status == 202
         assert answer.json["accepted"] is False
         items = answer.json["items"]
-        assert [i["status"] for i in items] == ["duplicate", "duplicate", "accepted", "duplicate", "invalid", "accepted"]
+        assert [i["status"] for i in items] == [
+            "duplicate",
+            "duplicate",
+            "accepted",
+            "duplicate",
+            "invalid",
+            "accepted",
+        ]
         assert [i["index"] for i in items] == list(range(6))
         assert items[4]["issues"][0]["path"] == "tokens"
         alice.statuses()
@@ -281,7 +299,9 @@ def _away(*_: Any) -> Any:
 
 
 class TestWaking:
-    def test_a_burst_wakes_the_task_once_and_the_last_of_it_is_not_missed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_burst_wakes_the_task_once_and_the_last_of_it_is_not_missed(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         woken: list[str] = []
         sent = threading.Event()
         monkeypatch.setattr(receive, "send_on_commit", lambda name: (woken.append(name), sent.set()))

@@ -84,7 +84,9 @@ class TestKnown:
     def test_it_stays_in_the_month_of_its_admission_whatever_its_clock_says(self, alice: Workload) -> None:
         invocation = alice.caller.admit(at=NOON)
         ledger.settle(invocation, SUCCEEDED, used())
-        alice.keep(alice.event(invocation, tokens=11, timestamp="2031-06-02T00:00:00Z"), datetime(2031, 6, 2, tzinfo=UTC))
+        alice.keep(
+            alice.event(invocation, tokens=11, timestamp="2031-06-02T00:00:00Z"), datetime(2031, 6, 2, tzinfo=UTC)
+        )
         assert alice.statuses() == ["accepted"]
         assert alice.used(MAY)["tokens"] == 11
         assert alice.used(MAY.replace(month=6))["tokens"] == 0
@@ -147,7 +149,9 @@ class TestUnknown:
 
     @pytest.mark.case("PER-01")
     @pytest.mark.parametrize(("stamp", "month"), [("2031-10-31T19:30:00-05:00", 11), ("2031-11-01T05:00:00+05:30", 10)])
-    def test_a_month_begins_in_utc_whatever_zone_the_stamp_is_written_in(self, alice: Workload, stamp: str, month: int) -> None:
+    def test_a_month_begins_in_utc_whatever_zone_the_stamp_is_written_in(
+        self, alice: Workload, stamp: str, month: int
+    ) -> None:
         alice.keep(alice.event(uuid4(), tokens=5, timestamp=stamp), datetime(2031, 11, 1, 2, tzinfo=UTC))
         alice.statuses()
         assert alice.used(NOON.date().replace(month=month, day=1))["tokens"] == 5
@@ -290,7 +294,9 @@ class TestFailing:
         assert charlie.used()["tokens"] == 30
         Admission.objects.filter(pk=broken).delete()
 
-    def test_a_bug_in_judging_one_does_not_block_the_others(self, alice: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_bug_in_judging_one_does_not_block_the_others(
+        self, alice: Workload, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         real = process.judge_report
 
         def judge(evidence: Any) -> Any:
@@ -360,7 +366,14 @@ class TestAtOnce:
     def test_a_thousand_are_judged_in_their_order(self, alice: Workload) -> None:
         invocation = alice.caller.admit()
         for start in range(0, 1000, 100):
-            alice.post({"events": [alice.event(invocation, eventId=f"e{n % 700}", tokens=n % 700) for n in range(start, start + 100)]})
+            alice.post(
+                {
+                    "events": [
+                        alice.event(invocation, eventId=f"e{n % 700}", tokens=n % 700)
+                        for n in range(start, start + 100)
+                    ]
+                }
+            )
         statuses = alice.statuses()
         assert statuses[:700] == ["accepted"] * 700
         assert statuses[700:] == ["duplicate"] * 300

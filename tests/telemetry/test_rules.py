@@ -105,11 +105,23 @@ class TestJudging:
     def test_no_reason_is_longer_than_its_column(self) -> None:
         assert max(map(len, Reason)) <= 200
         assert len(judge(event=[{"path": "x" * 900, "message": ""}]).reason) == 200
-        assert len(replace(EVENT, **dict.fromkeys(("tokens", "compute_ms", "tool_calls", "code_ms", "browser_sessions", "errors"), 10**12)).facts) <= 200
+        assert (
+            len(
+                replace(
+                    EVENT,
+                    **dict.fromkeys(
+                        ("tokens", "compute_ms", "tool_calls", "code_ms", "browser_sessions", "errors"), 10**12
+                    ),
+                ).facts
+            )
+            <= 200
+        )
 
 
 class TestBuckets:
-    @pytest.mark.parametrize(("latency", "bucket"), [(0, 0), (10, 0), (11, 1), (25, 1), (60_000, 11), (60_001, 12), (10**9, 12)])
+    @pytest.mark.parametrize(
+        ("latency", "bucket"), [(0, 0), (10, 0), (11, 1), (25, 1), (60_000, 11), (60_001, 12), (10**9, 12)]
+    )
     def test_a_bound_belongs_to_its_own_bucket(self, latency: int, bucket: int) -> None:
         assert rules.bucket_of(latency) == bucket
 
@@ -125,7 +137,9 @@ def prices(**values: str) -> Prices:
 counts = st.integers(0, 10**15)
 quantities = st.builds(Quantities, counts, counts, counts, counts, counts, counts)
 amounts = st.decimals(0, 10**9, places=12)
-cards = st.builds(Prices, st.just("cloudflare"), st.just(date(2026, 1, 1)), amounts, amounts, amounts, amounts, amounts, amounts)
+cards = st.builds(
+    Prices, st.just("cloudflare"), st.just(date(2026, 1, 1)), amounts, amounts, amounts, amounts, amounts, amounts
+)
 
 
 class TestCost:
@@ -167,7 +181,9 @@ class TestCost:
         assert rules.cost_of(card, Quantities(browser_sessions=1)) == 6
 
     @given(card=cards, one=quantities, two=quantities)
-    def test_more_usage_never_costs_less_and_parts_add_up_exactly(self, card: Prices, one: Quantities, two: Quantities) -> None:
+    def test_more_usage_never_costs_less_and_parts_add_up_exactly(
+        self, card: Prices, one: Quantities, two: Quantities
+    ) -> None:
         both = Quantities(*(getattr(one, f) + getattr(two, f) for f in Quantities.__dataclass_fields__))
         cost = rules.cost_of(card, both)
         assert cost >= rules.cost_of(card, one)
@@ -200,7 +216,8 @@ class TestCost:
 
 class TestRetention:
     @pytest.mark.parametrize(
-        ("days", "first_kept"), [(1, date(2026, 10, 1)), (35, date(2026, 10, 1)), (90, date(2026, 8, 1)), (365, date(2025, 11, 1))]
+        ("days", "first_kept"),
+        [(1, date(2026, 10, 1)), (35, date(2026, 10, 1)), (90, date(2026, 8, 1)), (365, date(2025, 11, 1))],
     )
     def test_a_month_s_core_stays_its_retention_and_35_days_in_any_case(self, days: int, first_kept: date) -> None:
         assert rules.core_goes_before(days, NOW) == first_kept

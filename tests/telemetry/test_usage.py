@@ -41,7 +41,14 @@ def hours(workload: Workload) -> list[UsageHour]:
     return list(UsageHour.objects.filter(account_id=workload.account.id).order_by("hour", "deployment_id"))
 
 
-def call(workload: Workload, at: datetime, outcome: Any = SUCCEEDED, error: str | None = None, ms: int | None = None, **use: int) -> Any:
+def call(
+    workload: Workload,
+    at: datetime,
+    outcome: Any = SUCCEEDED,
+    error: str | None = None,
+    ms: int | None = None,
+    **use: int,
+) -> Any:
     invocation = workload.caller.admit(at=at)
     ledger.settle(invocation, outcome, used(**use), error_class=error, latency_ms=ms)
     return invocation
@@ -73,7 +80,12 @@ class TestRollUp:
         assert (first.tool_calls, first.code_ms, first.browser_sessions) == (3, 4, 5)
         assert (first.errors, first.errors_by_class) == (1, {"TypeError": 1})
         assert first.latency_buckets == [1, 0, 1] + [0] * 10
-        assert (second.hour, second.tokens, second.errors_by_class, sum(second.latency_buckets)) == (NOON + timedelta(hours=1), 100, {}, 0)
+        assert (second.hour, second.tokens, second.errors_by_class, sum(second.latency_buckets)) == (
+            NOON + timedelta(hours=1),
+            100,
+            {},
+            0,
+        )
 
     def test_repeating_it_changes_nothing(self, alice: Workload) -> None:
         call(alice, NOON, tokens=5)
@@ -205,8 +217,12 @@ class TestCost:
     def test_it_is_estimated_exact_and_every_day_at_its_own_price(self, alice: Workload) -> None:
         call(alice, datetime(2044, 5, 14, 23, tzinfo=UTC), tokens=33_333)
         call(alice, datetime(2044, 5, 15, 0, tzinfo=UTC), tokens=33_333)
-        RateCard.objects.create(runtime="cloudflare", effective_from=date(2044, 5, 1), per_million_tokens=Decimal("0.15"))
-        RateCard.objects.create(runtime="cloudflare", effective_from=date(2044, 5, 15), per_million_tokens=Decimal("0.30"))
+        RateCard.objects.create(
+            runtime="cloudflare", effective_from=date(2044, 5, 1), per_million_tokens=Decimal("0.15")
+        )
+        RateCard.objects.create(
+            runtime="cloudflare", effective_from=date(2044, 5, 15), per_million_tokens=Decimal("0.30")
+        )
         try:
             shown = Api(alice.account).get(f"{URL}?period=2044-05").json
         finally:
@@ -220,7 +236,10 @@ class TestCost:
 
 
 class TestAnswers:
-    @pytest.mark.parametrize("period", ["", "2031", "2031-13", "2031-00", "2031-5", "31-05", "current", "2031-05-01", "0000-01", "9999-12", "٢٠٣١-05"])
+    @pytest.mark.parametrize(
+        "period",
+        ["", "2031", "2031-13", "2031-00", "2031-5", "31-05", "current", "2031-05-01", "0000-01", "9999-12", "٢٠٣١-05"],
+    )
     def test_a_period_that_is_none_is_400(self, period: str) -> None:
         answer = Api(make_account()).get(f"{URL}?period={period}")
         assert (answer.status, list(answer.issues)) == (400, ["period"])
@@ -239,4 +258,8 @@ class TestAnswers:
 
     def test_it_says_when_the_budget_resets(self) -> None:
         shown = Api(make_account()).get(f"{URL}?period=2031-12").json
-        assert (shown["periodKey"], shown["startsAt"], shown["resetsAt"]) == ("2031-12", "2031-12-01T00:00:00Z", "2032-01-01T00:00:00Z")
+        assert (shown["periodKey"], shown["startsAt"], shown["resetsAt"]) == (
+            "2031-12",
+            "2031-12-01T00:00:00Z",
+            "2032-01-01T00:00:00Z",
+        )

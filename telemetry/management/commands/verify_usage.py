@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from datetime import date
 from typing import Any
+from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
-from entitlements.models import PeriodCounter
+from entitlements.models import Admission, PeriodCounter
 from telemetry.actions.verify import verify_usage
+from telemetry.models import UsageHour
 from webhost.errors import WebhostError
 from webhost.ids import Prefix, parse_id, public_id
-from webhost.period import key_of, parse_key, period_of
+from webhost.period import ends_at, key_of, parse_key, period_of, starts_at
 
 
 class Command(BaseCommand):
@@ -32,7 +35,7 @@ class Command(BaseCommand):
             one = parse_id(Prefix.ACCOUNT, options["account"]) if options["account"] else None
         except WebhostError as error:
             raise CommandError(error.message) from error
-        accounts = [one] if one else PeriodCounter.objects.filter(period=period).values_list("account_id", flat=True)
+        accounts = [one] if one else _accounts_of(period)
         off = checked = 0
         for account_id in accounts:
             proof = verify_usage(account_id, period)
@@ -48,3 +51,12 @@ class Command(BaseCommand):
         if off:
             raise CommandError(f"{off} differences.")
         self.stdout.write("equal" if one else f"equal ({checked} accounts)")
+
+
+def _accounts_of(period: date) -> list[UUID]:
+    """Return every account that left a trace in a month: one whose counter was deleted has others."""
+    hours = UsageHour.objects.filter(hour__gte=starts_at(period), hour__lt=ends_at(period))
+    traces = [PeriodCounter.objects.filter(period=period), Admission.objects.filter(period=period), hours]
+    return sorted(
+        {account for rows in traces for account in rows.order_by().values_list("account_id", flat=True).distinct()}
+    )
