@@ -18,18 +18,10 @@ from entitlements.authentication import account_of, caller_of
 from entitlements.enums import Scope
 from entitlements.idempotency import IDEMPOTENCY_PARAMETER, Fate, Found, Replay, remembered
 from entitlements.models import ApiToken, Tier
-from webhost.api import (
-    ApiView,
-    PageQuery,
-    PublicId,
-    StrictSerializer,
-    page_of,
-    page_response,
-    paginate,
-    validated,
-)
+from webhost.api import ApiView, PublicId, StrictSerializer, validated
 from webhost.errors import ConflictError
 from webhost.ids import Prefix, new_id, parse_id, public_id
+from webhost.paging import PageQuery, page_of, page_response, paginate
 
 # --- Who I am -------------------------------------------------------------------------------------
 

@@ -17,18 +17,10 @@ from entitlements.idempotency import IDEMPOTENCY_PARAMETER, Fate, Found, Replay,
 from runtimes.actions import agents
 from runtimes.enums import AgentStatus
 from runtimes.models import Agent
-from webhost.api import (
-    ApiView,
-    PageQuery,
-    PublicId,
-    StrictSerializer,
-    page_of,
-    page_response,
-    paginate,
-    validated,
-)
+from webhost.api import ApiView, PublicId, StrictSerializer, validated
 from webhost.errors import NotFoundError
 from webhost.ids import Prefix, new_id, parse_id
+from webhost.paging import PageQuery, page_of, page_response, paginate
 
 _RUNTIMES = [runtime.value for runtime in Runtime]
 _NAME = r"^[A-Za-z0-9_-]{3,64}\Z"

@@ -22,18 +22,10 @@ from runtimes.actions.agents import get_agent
 from runtimes.actions.deployments import accept_deployment, activate_deployment, remove_deployment
 from runtimes.enums import DeploymentStatus
 from runtimes.models import Agent, AgentLogLine, Deployment, DeploymentLogLine
-from webhost.api import (
-    ApiView,
-    PageQuery,
-    PublicId,
-    StrictSerializer,
-    page_of,
-    page_response,
-    paginate,
-    validated,
-)
+from webhost.api import ApiView, PublicId, StrictSerializer, validated
 from webhost.errors import NotFoundError
 from webhost.ids import Prefix, new_id, parse_id
+from webhost.paging import PageQuery, page_of, page_response, paginate
 
 # What a multipart body holds beside the zip: boundaries, headers, a long file name.
 _MULTIPART_MARGIN = 64 * 1024

@@ -15,19 +15,11 @@ from entitlements.enums import Capability, LimitType, Outcome, Runtime, Scope, S
 from entitlements.models import Admission
 from runtimes.actions.check import check_invocation, check_runtime
 from runtimes.actions.receipts import ReceiptFilter, receipt_of, receipts_of
-from webhost.api import (
-    ApiView,
-    PageQuery,
-    PublicId,
-    StrictSerializer,
-    page_of,
-    page_response,
-    paginate,
-    validated,
-)
+from webhost.api import ApiView, PublicId, StrictSerializer, validated
 from webhost.errors import InvalidRequestError
 from webhost.ids import Prefix, parse_id
 from webhost.openapi import ErrorDetail
+from webhost.paging import PageQuery, page_of, page_response, paginate
 from webhost.period import key_of
 from webhost.tracing import current_trace_id
 

@@ -18,8 +18,9 @@ from runtimes.providers import PROVIDERS
 from tests.api import Answer, Api
 from tests.factories import make_account, make_agent, make_deployment, make_tier, override
 from tests.runtimes.stub import StubProvider
-from webhost.api import PageQuery, paginate, validated
+from webhost.api import validated
 from webhost.ids import new_id
+from webhost.paging import PageQuery, paginate
 
 pytestmark = pytest.mark.usefixtures("live_db")
 ASK = {"input": {"prompt": "hello"}}

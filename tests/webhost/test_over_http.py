@@ -63,7 +63,10 @@ def test_a_body_that_would_inflate_is_refused_unread(product: Product, path: str
     bomb = gzip.compress(b"\0" * 128 * 1024 * 1024)
     began = time.monotonic()
     answer = requests.post(
-        product.url + path, data=bomb, headers={"Content-Encoding": "gzip", "Content-Type": "application/json"}, timeout=10
+        product.url + path,
+        data=bomb,
+        headers={"Content-Encoding": "gzip", "Content-Type": "application/json"},
+        timeout=10,
     )
     assert answer.status_code == 415
     assert answer.json()["error"]["code"] == "INVALID_REQUEST"
@@ -77,7 +80,9 @@ def test_a_body_without_a_length_is_read_whole_or_refused_but_never_taken_for_em
         yield b'{"name": '
         yield b'"in-pieces"}'
 
-    answer = alice.post(f"{product.url}/v1/agents", data=pieces(), headers={"Content-Type": "application/json"}, timeout=10)
+    answer = alice.post(
+        f"{product.url}/v1/agents", data=pieces(), headers={"Content-Type": "application/json"}, timeout=10
+    )
     assert answer.status_code in {201, 400}
     if answer.status_code == 400:
         assert answer.json()["error"]["details"]["issues"][0]["path"] == "Content-Length"
@@ -122,6 +127,8 @@ def test_a_bundle_goes_from_upload_to_an_answer_and_its_logs(product: Product, a
 
 def test_agents_survive_a_client_that_asks_for_something_else(product: Product, alice: requests.Session) -> None:
     make_agent(make_account("charlie"))
-    answer = alice.get(f"{product.url}/v1/agents", headers={"Accept": "text/html", "Accept-Encoding": "gzip"}, timeout=10)
+    answer = alice.get(
+        f"{product.url}/v1/agents", headers={"Accept": "text/html", "Accept-Encoding": "gzip"}, timeout=10
+    )
     assert answer.headers["Content-Type"] == "application/json"
     assert answer.json()["items"] == []
