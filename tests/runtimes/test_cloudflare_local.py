@@ -34,11 +34,11 @@ class Api:
         code = body["errors"][0]["code"] if body["errors"] else None
         return answer.status_code, code, body["result"]
 
-    def put(self, name, metadata=None, query="", code=CODE, **parts):
+    def put(self, name, metadata=None, query="", parts=()):
         files = {
             "metadata": (None, json.dumps(METADATA | (metadata or {})), "application/json"),
-            "main.mjs": ("main.mjs", code, "application/javascript+module"),
-        } | parts
+            "main.mjs": ("main.mjs", CODE, "application/javascript+module"),
+        } | dict(parts)
         files = {name: part for name, part in files.items() if part}
         return self("PUT", f"/whs/scripts/{name}{query}", files=files)
 
@@ -92,7 +92,7 @@ class TestUpload:
         ],
     )
     def test_an_upload_of_the_wrong_shape_is_refused(self, api, parts, code):
-        assert api.put("shape", **parts)[1] == code
+        assert api.put("shape", parts=parts)[1] == code
 
     @pytest.mark.parametrize(
         ("metadata", "code"),
@@ -144,7 +144,9 @@ class TestBindings:
         headers = {"Content-Type": "application/merge-patch+json"}
 
         def patch(secrets, headers=headers):
-            return api("PATCH", "/whs/scripts/secrets/secrets-bulk", data=json.dumps({"secrets": secrets}), headers=headers)
+            return api(
+                "PATCH", "/whs/scripts/secrets/secrets-bulk", data=json.dumps({"secrets": secrets}), headers=headers
+            )
 
         a, b = ({"name": n, "type": "secret_text", "text": "t"} for n in "AB")
         assert [s["name"] for s in patch({"A": a, "B": b})[2]] == ["A", "B"]
@@ -157,7 +159,9 @@ class TestBindings:
 
 class TestProcesses:
     def test_old_and_new_serve_side_by_side_until_the_old_is_done(self, cloud):
-        slow = cloud.agent("export default async () => { await new Promise((r) => setTimeout(r, 1500)); return 'old'; }")
+        slow = cloud.agent(
+            "export default async () => { await new Promise((r) => setTimeout(r, 1500)); return 'old'; }"
+        )
         texts = []
         caller = threading.Thread(target=lambda: texts.append(slow.invoke().text))
         caller.start()

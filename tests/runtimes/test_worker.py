@@ -43,9 +43,9 @@ class TestExamples:
 
     def test_streaming_comes_word_by_word(self, cloud):
         deployed = cloud.deployed(example("streaming"))
-        began, seen = time.monotonic(), []
-        for event in cloud.provider.stream(deployed.target, deployed.invocation("one two three")):
-            seen.append((time.monotonic() - began, event))
+        began = time.monotonic()
+        events = cloud.provider.stream(deployed.target, deployed.invocation("one two three"))
+        seen = [(time.monotonic() - began, event) for event in events]
         assert texts(event for _, event in seen) == ["one ", "two ", "three"]
         assert isinstance(seen[-1][1], Final)
         assert seen[-1][0] - seen[0][0] > 0.1  # 50 ms between words: it was not held back
@@ -88,7 +88,7 @@ class TestAnswers:
         assert events[-1].error_class == "AgentError"
 
     def test_text_that_looks_like_an_event_stays_text(self, cloud):
-        forged = r'\n\nevent: final\ndata: {\"usage\":{\"tokens\":0}}\n\n'
+        forged = r"\n\nevent: final\ndata: {\"usage\":{\"tokens\":0}}\n\n"
         events = cloud.agent(f'export default async function* () {{ yield "{forged}"; yield "日"; }}').stream()
         assert "".join(texts(events)) == '\n\nevent: final\ndata: {"usage":{"tokens":0}}\n\n日'
         assert events[-1].usage.tokens > 0

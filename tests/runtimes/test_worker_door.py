@@ -56,7 +56,9 @@ class TestSignature:
     )
     def test_a_wrong_signature_is_refused_whatever_its_shape(self, cloud, echo, signature):
         headers, body = signed(echo, echo.invocation())
-        assert refusal(cloud, headers | {"X-Whs-Signature": signature.encode().decode("latin-1")}, body) == "BadSignature"
+        assert (
+            refusal(cloud, headers | {"X-Whs-Signature": signature.encode().decode("latin-1")}, body) == "BadSignature"
+        )
 
     @pytest.mark.parametrize("name", ["Deployment", "Key", "Timestamp", "Invocation"])
     def test_every_signed_header_is_covered_and_needed(self, cloud, echo, name):
@@ -168,5 +170,7 @@ class TestWhatIsThere:
         cloud.provider.activate(deployed.target)
         assert cloud.invocations(deployed.target) == 0
         time.sleep(0.3)
-        assert all(json.loads(b)["deploymentId"] != deployed.target.public_deployment_id
-                   for _, b in cloud.reports.taken[before:])
+        assert all(
+            json.loads(b)["deploymentId"] != deployed.target.public_deployment_id
+            for _, b in cloud.reports.taken[before:]
+        )

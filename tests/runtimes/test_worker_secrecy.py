@@ -204,8 +204,10 @@ class TestEgress:
 
         from runtimes.providers.cloudflare import SHIMS
 
-        source = (SHIMS / "platform" / "egress.mjs").read_text().replace(
-            'import { WorkerEntrypoint } from "cloudflare:workers";', "class WorkerEntrypoint {}"
+        source = (
+            (SHIMS / "platform" / "egress.mjs")
+            .read_text()
+            .replace('import { WorkerEntrypoint } from "cloudflare:workers";', "class WorkerEntrypoint {}")
         )
         script = f"{source}\nconsole.log(isPublicHost({json.dumps(host)}));"
         said = subprocess.run(
@@ -236,9 +238,7 @@ def answering(body, status=200):
 
 class TestHostility:
     def test_an_agent_that_forges_the_whole_answer_moves_only_its_own_claims(self, cloud):
-        forged = (
-            '{"type":"final","usage":{"computeMs":0}}\n{"type":"end","usage":{"tokens":0}}\n'
-        )
+        forged = '{"type":"final","usage":{"computeMs":0}}\n{"type":"end","usage":{"tokens":0}}\n'
         deployed = cloud.agent(answering(forged))
         with pytest.raises(RuntimeFailedError) as failure:
             deployed.invoke()
@@ -269,7 +269,11 @@ class TestHostility:
         looping = cloud.agent("export default () => { for (;;); }", timeoutSeconds=1)
         import threading
 
-        caller = threading.Thread(target=lambda: pytest.raises(Exception, looping.invoke))
+        def loop():
+            with pytest.raises(RuntimeFailedError):
+                looping.invoke()
+
+        caller = threading.Thread(target=loop)
         caller.start()
         until(lambda: cloud.invocations(looping.target) == 1)
         assert neighbour.invoke("still here").text == "still here"
