@@ -112,6 +112,16 @@ def _rows(connection: HotConnection, query: str, parameters: dict[str, Any]) -> 
     return cursor.execute(statement, [parameters[name] for name in names]).fetchall()
 
 
+def _lent(query: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
+    # Not `with pool.connection()`: its commit, which autocommit needs not, costs as much as the loan itself.
+    pool = hot_pool()
+    connection = pool.getconn()
+    try:
+        return _rows(connection, query, parameters)
+    finally:
+        pool.putconn(connection)
+
+
 def run(query: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
     """Run one statement in its own transaction and return its rows.
 
@@ -124,8 +134,7 @@ def run(query: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
 def run_surely(query: str, parameters: dict[str, Any]) -> tuple[list[dict[str, Any]], bool]:
     """Do what `run` does, and say whether it was repeated: then the first time may have counted already."""
     try:
-        with hot_pool().connection() as connection:
-            return _rows(connection, query, parameters), False
+        return _lent(query, parameters), False
     except (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout) as error:
         if isinstance(error, psycopg.errors.QueryCanceled | PoolTimeout):
             raise UnavailableError("The database is not available at the moment.") from error
