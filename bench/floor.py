@@ -24,8 +24,7 @@ from psycopg.rows import dict_row  # noqa: E402
 from psycopg_pool import ConnectionPool  # noqa: E402
 
 from bench.provider import Events, call, encode  # noqa: E402
-from bench.statements import FIND_TOKEN, RESOLVE  # noqa: E402
-from entitlements.ledger import SQL  # noqa: E402
+from bench.statements import ADMIT, FIND_TOKEN, RESOLVE, SETTLE, numbered  # noqa: E402
 from webhost.ids import new_id  # noqa: E402
 
 Row = dict[str, Any]
@@ -45,13 +44,17 @@ _EVENTS = [("Content-Type", "text/event-stream")]
 
 
 def _run(query: str, parameters: Row) -> list[Row]:
-    with _POOL.connection() as connection:
-        return connection.execute(query, parameters).fetchall()
+    statement, names = numbered(query)
+    connection = _POOL.getconn()
+    try:
+        return psycopg.RawCursor(connection).execute(statement, [parameters[name] for name in names]).fetchall()
+    finally:
+        _POOL.putconn(connection)
 
 
 def _settle(invocation: UUID, outcome: str, usage: Row, began: float) -> None:
     _run(
-        SQL["settle"],
+        SETTLE,
         {
             "id": invocation,
             "outcome": outcome,
@@ -106,7 +109,7 @@ def application(environ: dict[str, Any], start_response: StartResponse) -> Itera
     target = _run(RESOLVE, {"account": account, "agent": UUID(agent.removeprefix("agt_"))})[0]
     invocation, trace = new_id(), f"trc_{new_id().hex}"
     admission = _run(
-        SQL["admit"],
+        ADMIT,
         {
             "id": invocation,
             "account": account,

@@ -16,6 +16,7 @@ from bench import load
 from bench.cast import Caller
 from bench.load import Load
 from bench.processes import Server, resident_bytes
+from bench.statements import ADMIT, numbered
 from entitlements import ledger
 from entitlements.actions.admit import admit
 from telemetry.actions.process import process_reports
@@ -71,6 +72,7 @@ def admit_layer(caller: Caller, calls: int, rounds: int) -> AdmitLayer:
         "runtime": subject.runtime, "capabilities": [], "tools": [], "lifetime": 90, "trace": "", "session": "",
         "at": None, **ledger.NOTHING.measures(),
     }  # fmt: skip
+    statement, names = numbered(ADMIT)
     own = threading.local()
     opened: list[psycopg.Connection[dict[str, object]]] = []
 
@@ -78,7 +80,8 @@ def admit_layer(caller: Caller, calls: int, rounds: int) -> AdmitLayer:
         if not hasattr(own, "connection"):
             own.connection = psycopg.connect(_address(), autocommit=True, row_factory=dict_row, prepare_threshold=1)
             opened.append(own.connection)
-        own.connection.execute(ledger.SQL["admit"], {**parameters, "id": new_id()}).fetchall()
+        values = parameters | {"id": new_id()}
+        psycopg.RawCursor(own.connection).execute(statement, [values[name] for name in names]).fetchall()
 
     def action() -> None:
         admit(new_id(), subject)
