@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -105,6 +106,37 @@ def report(product: Product, agent: Agent, invocation: str, tokens: int, event: 
         "X-Telemetry-Signature": f"v1={sign(key, body)}",
     }
     return requests.post(f"{product.url}/v1/telemetry/report", data=body, headers=headers, timeout=30)
+
+
+def in_threads(times: int, agent: Agent, prompt: Any = "{}") -> list[Future[requests.Response]]:
+    """Call an agent so many times at once, in the background."""
+    pool = ThreadPoolExecutor(times)
+    return [pool.submit(agent.invoke, prompt) for _ in range(times)]
+
+
+def ready(own: Product) -> bool:
+    """Whether the product says that it can serve."""
+    try:
+        return requests.get(f"{own.url}/readyz", timeout=15).status_code == 200
+    except requests.RequestException:
+        return False
+
+
+def reached(books: Books, owner: Customer) -> int:
+    """Return how many of the calls that count reached the provider for certain.
+
+    An admission that nobody settled and no runtime reported counts as well, but its gateway may have been
+    killed before it called, or while the call was on its way.
+    """
+    return sum(
+        row["charged_requests"] for row in books.admissions(owner) if row["outcome"] != "expired" or row["reports"]
+    )
+
+
+def verified(own: Product, owner: Customer) -> None:
+    """Fail unless both proofs hold for a customer."""
+    for command in ("verify_ledger", "verify_usage"):
+        assert own.manage(command, "--account", owner.account_id).strip().splitlines()[-1] == "equal"
 
 
 @dataclass(frozen=True)
