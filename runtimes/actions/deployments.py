@@ -35,8 +35,6 @@ from webhost.signing import current_root_key_id
 
 logger = logging.getLogger(__name__)
 
-# How long a worker has a deployment for itself; then another may resume it.
-LEASE = timedelta(seconds=40)
 _KEPT = Q(removal_requested_at__isnull=True) & ~Q(status=DeploymentStatus.FAILED)
 
 
@@ -138,7 +136,7 @@ def _claim(deployment_id: UUID) -> Deployment | None:
     taken = (
         Deployment.objects.filter(pk=deployment_id, status=DeploymentStatus.DEPLOYING)
         .filter(Q(claimed_until__isnull=True) | Q(claimed_until__lt=now))
-        .update(claimed_until=now + LEASE)
+        .update(claimed_until=now + timedelta(seconds=settings.DEPLOY_LEASE_SECONDS))
     )
     return Deployment.objects.select_related("agent").get(pk=deployment_id) if taken else None
 
@@ -196,6 +194,7 @@ def _finish(deployment: Deployment, deployed_sha256: str) -> DeploymentStatus:
             finished_at=timezone.now(),
         )
         if not done:
+            _remove_again(deployment)
             return DeploymentStatus(Deployment.objects.get(pk=deployment.pk).status)
         if agent.deleted_at is not None:
             Deployment.objects.filter(pk=deployment.pk).update(removal_requested_at=timezone.now())
@@ -230,7 +229,15 @@ def _fail(deployment: Deployment, code: str, message: str) -> DeploymentStatus:
             Agent.objects.filter(pk=deployment.agent_id).update(last_error=message[:500])
             write_line(deployment.id, f"Failed: {message}")
             send_on_commit("runtimes.sweep_removals")
+        else:
+            _remove_again(deployment)
     return DeploymentStatus.FAILED
+
+
+def _remove_again(deployment: Deployment) -> None:
+    """Remove what a late worker made of a deployment that had been given up, and perhaps removed, meanwhile."""
+    if Deployment.objects.filter(pk=deployment.pk, status=DeploymentStatus.FAILED).update(removed_at=None):
+        send_on_commit("runtimes.sweep_removals")
 
 
 def activate_deployment(agent: Agent, deployment: Deployment, reason: str) -> Deployment:
