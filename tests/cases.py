@@ -49,7 +49,7 @@ class Result(StrEnum):
     FAILED = "FAILED"
 
 
-@dataclass
+@dataclass(eq=False)  # pytest keeps its plugins in sets
 class Cases:
     """A pytest plugin that keeps only tests with a case, and remembers how each ended."""
 

@@ -138,5 +138,6 @@ def run_surely(query: str, parameters: dict[str, Any]) -> tuple[list[dict[str, A
     except (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout) as error:
         if isinstance(error, psycopg.errors.QueryCanceled | PoolTimeout):
             raise UnavailableError("The database is not available at the moment.") from error
+    hot_pool().check()  # after a restart of the server the others are as dead as this one was
     with hot_connection() as connection:
         return _rows(connection, query, parameters), True

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from django.db import connections
 
 from entitlements import ledger
 from entitlements.actions.admit import ask_of, check
@@ -360,6 +361,17 @@ class TestARepeatAfterALostAnswer:
         losing_the_next_answer(monkeypatch, execute=False, times=2)
         assert isinstance(caller.refusal(), UnavailableError)
         assert caller.counter().used_requests == 0
+
+    def test_when_every_idle_connection_has_died_the_first_call_is_served(self) -> None:
+        caller, pool = alice(), db.hot_pool()
+        lent = [pool.getconn() for _ in range(5)]
+        dead = [connection.info.backend_pid for connection in lent]
+        for connection in lent:
+            pool.putconn(connection)
+        with connections["default"].cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(pid, 5000) FROM unnest(%s) AS pid", [dead])
+        caller.admit()
+        assert caller.counter().used_requests == 1
 
 
 def losing_the_next_answer(monkeypatch: pytest.MonkeyPatch, *, execute: bool = True, times: int = 1) -> None:
