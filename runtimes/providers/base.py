@@ -148,6 +148,11 @@ class Provider(ABC):
         self._put_secrets(agent, values)
 
     @final
+    def stop_session(self, target: Target, session_id: str) -> None:
+        """End a session and forget what it kept; one that never was is success. Raises as `invoke` does."""
+        self._stop_session(target, session_id)
+
+    @final
     def remove(self, target: Target) -> None:
         """Remove a deployment; one that is gone already is success."""
         self._remove(target)
@@ -181,6 +186,9 @@ class Provider(ABC):
 
     @abstractmethod
     def _put_secrets(self, agent: AgentRef, values: Mapping[str, str | None]) -> None: ...
+
+    def _stop_session(self, target: Target, session_id: str) -> None:  # noqa: B027 - a runtime may keep no sessions
+        """Override where sessions are kept."""
 
     @abstractmethod
     def _remove(self, target: Target) -> None: ...

@@ -197,12 +197,19 @@ class CloudflareProvider(Provider):
         read_answer(answer.status, data)  # raises, but for an answer in one piece, which nobody asked for
         raise RuntimeFailedError("The agent did not stream.", error_class="NoStream")
 
+    def _stop_session(self, target: Target, session_id: str) -> None:
+        wanted = json.dumps({"sessionId": session_id}).encode()
+        call_of_its_own = Invocation(new_id(), public_id(Prefix.TRACE, new_id()), wanted)
+        answer = self._send(target, call_of_its_own, "stopSession", stream=False, seconds=_PROBE_SECONDS)
+        if answer.status != HTTPStatus.OK:
+            read_answer(answer.status, answer.data)
+
     def _http(self) -> urllib3.HTTPConnectionPool:
         if self._pool is None:
             with self._lock:
                 if self._pool is None:
                     self._pool = urllib3.connection_from_url(
-                        settings.CLOUDFLARE_DISPATCH_URL, maxsize=128, block=False, retries=False
+                        settings.CLOUDFLARE_DISPATCH_URL, maxsize=1024, block=False, retries=False
                     )
         return self._pool
 

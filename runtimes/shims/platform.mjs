@@ -238,7 +238,7 @@ async function handle(request, env, ctx) {
     case "health":
       return health(env, call, envelope.target);
     case "stopSession":
-      await env.SESSIONS.getByName(sessionOf(envelope.target.agent, envelope.sessionId)).clear();
+      await env.SESSIONS.getByName(sessionOf(envelope.target.agent, envelope.request.sessionId)).clear();
       return answered({ stopped: true });
     default:
       throw new Failure("BadRequest", "Unknown call.", 400);

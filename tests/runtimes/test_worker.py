@@ -290,6 +290,14 @@ class TestSessions:
         assert error.error_class == "AgentError"
         assert "session" in error.logs[0]
 
+    def test_a_stopped_session_is_forgotten_and_no_other(self, cloud):
+        deployed = cloud.deployed(example("session"))
+        for session in ("gone", "kept"):
+            deployed.invoke(session=session)
+        cloud.provider.stop_session(deployed.target, "gone")
+        cloud.provider.stop_session(deployed.target, "never was")
+        assert [deployed.invoke(session=s).text for s in ("gone", "kept")] == ["turn 1", "turn 2"]
+
     def test_a_session_survives_the_death_of_every_process(self, cloud):
         deployed = cloud.deployed(example("session"))
         assert deployed.invoke(session="kept").text == "turn 1"
