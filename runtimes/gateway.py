@@ -9,14 +9,14 @@ from typing import Any
 from django.http import HttpResponseBase, StreamingHttpResponse
 from django.urls import path
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from entitlements.authentication import caller_of
 from entitlements.enums import Scope
-from entitlements.idempotency import Replay, remembered
+from entitlements.idempotency import IDEMPOTENCY_PARAMETER, Memory, Replay, remembered
 from runtimes import rules
 from runtimes.actions import invoke
 from webhost.api import ApiView
@@ -83,9 +83,19 @@ class InvokeOutput(serializers.Serializer[Any]):
     traceId = serializers.CharField()
 
 
-_IDEMPOTENCY = OpenApiParameter(
-    "Idempotency-Key", OpenApiTypes.STR, OpenApiParameter.HEADER, description="Makes a retry safe for 24 hours."
-)
+def _start(request: Request, agent: str, parsed: rules.InvokeRequest, memory: Memory) -> invoke.Started:
+    """Resolve and admit; from here on a repeat must not run again."""
+    caller = caller_of(request)
+    started = invoke.start(
+        caller.account_id,
+        agent,
+        parsed,
+        token_id=caller.token_id,
+        trace_id=current_trace_id(),
+        invocation_id=memory.effect_id,
+    )
+    memory.took_effect()
+    return started
 
 
 class InvokeView(ApiView):
@@ -96,24 +106,16 @@ class InvokeView(ApiView):
     throttle_classes = ()
     is_audited = False
 
-    @extend_schema(operation_id="invoke", request=InvokeInput, responses={200: InvokeOutput}, parameters=[_IDEMPOTENCY])
+    @extend_schema(
+        operation_id="invoke", request=InvokeInput, responses={200: InvokeOutput}, parameters=[IDEMPOTENCY_PARAMETER]
+    )
     def post(self, request: Request, agent: str) -> HttpResponseBase:
         """Refuse before the provider costs money, call it once, settle, answer."""
-        caller = caller_of(request)
         parsed = rules.parse_invoke(request.data)
-        invocation_id = new_id()
-        with remembered(request, f"invoke {agent}", invocation_id) as memory:
+        with remembered(request, f"invoke {agent}", new_id()) as memory:
             if isinstance(memory, Replay):
                 return memory.response()
-            started = invoke.start(
-                caller.account_id,
-                agent,
-                parsed,
-                token_id=caller.token_id,
-                trace_id=current_trace_id(),
-                invocation_id=invocation_id,
-            )
-            memory.took_effect()
+            started = _start(request, agent, parsed, memory)
             return memory.keep(Response(invoke.finish(started), headers=started.headers()))
 
 
@@ -128,25 +130,15 @@ class StreamView(ApiView):
         operation_id="invokeStream",
         request=InvokeInput,
         responses={(200, "text/event-stream"): OpenApiTypes.STR},
-        parameters=[_IDEMPOTENCY],
+        parameters=[IDEMPOTENCY_PARAMETER],
     )
     def post(self, request: Request, agent: str) -> HttpResponseBase:
         """Send meta, delta, usage and done (or error) as server-sent events, never buffered."""
-        caller = caller_of(request)
         parsed = rules.parse_invoke(request.data)
-        invocation_id = new_id()
-        with remembered(request, f"stream {agent}", invocation_id) as memory:
+        with remembered(request, f"stream {agent}", new_id()) as memory:
             if isinstance(memory, Replay):
                 return memory.response()
-            started = invoke.start(
-                caller.account_id,
-                agent,
-                parsed,
-                token_id=caller.token_id,
-                trace_id=current_trace_id(),
-                invocation_id=invocation_id,
-            )
-            memory.took_effect()
+            started = _start(request, agent, parsed, memory)
             answer = invoke.open_stream(started)
             memory.keep_streamed()
             return StreamingHttpResponse(
