@@ -71,7 +71,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Judged:
-    """What `admit` answered: admitted or not, with limits and the counter as they were judged."""
+    """What `admit` answered: admitted or not, and the budgets with the counter just after."""
 
     admitted: bool
     row: Mapping[str, Any]
@@ -88,7 +88,7 @@ def judge(
 ) -> Judged | None:
     """Count the request and hold the estimate if every limit still fits; one statement, one round trip.
 
-    None: no such account. Not admitted: the row says what was full; nothing was written. A repeat with
+    None: no such account. Not admitted: some limit was full, and nothing was written. A repeat with
     the same id after a lost answer finds its own admission and does not count again.
     """
     parameters = {

@@ -6,11 +6,11 @@
 -- no cycle. The law that keeps counters equal to their admissions is the trigger in models/ledger.py.
 
 -- name: admit
--- One row back: admitted or not, the limits, and the counter as it was judged. No row: no such account.
+-- One row back: admitted or not, and the budgets with the counter just after. No row: no such account.
 -- `who` resolves everything fresh. The SELECT under INSERT judges what the snapshot shows, so a spent
 -- budget is refused by reading alone: no lock, no write. DO UPDATE judges again on the locked row: that
 -- makes it exact. A counter's first INSERT does not pass through DO UPDATE, so it is judged there too.
--- Refused although the returned counter would fit: it moved in between, or the month turned: run it again.
+-- Refused although the counter would fit a moment later: it moved in between, or the month turned: run it again.
 WITH who AS (
     SELECT a.id AS account_id, a.is_active, t.id AS tier_id, t.slug AS tier, t.version AS tier_version,
            m.at, m.minute, m.period,
@@ -144,10 +144,11 @@ WITH who AS (
         %(tokens)s::bigint, %(compute_ms)s::bigint, %(tool_calls)s::bigint, %(code_ms)s::bigint,
         %(browser_sessions)s::bigint
       FROM seen w CROSS JOIN counter c
-    RETURNING id, then_requests, then_tokens, then_compute_ms, then_tool_calls, then_code_ms,
-              then_browser_sessions, then_in_flight
+    RETURNING id, then_requests, then_tokens, then_compute_ms
 )
-SELECT e.id IS NOT NULL AS admitted, s.*, e.* FROM seen s LEFT JOIN entry e ON true
+SELECT e.id IS NOT NULL AS admitted, e.id, s.limit_requests, s.limit_tokens, s.limit_compute_ms, e.then_requests,
+       e.then_tokens, e.then_compute_ms
+  FROM seen s LEFT JOIN entry e ON true
 
 -- name: settle
 -- Closes an open admission, once. On a closed one it only folds in, as observe does. Repeats write nothing.
