@@ -73,7 +73,9 @@ def _measure(stack: Stack, *, quick: bool, out: Path | None) -> str:
 
 
 def _machine() -> str:
-    return f"{os.cpu_count()} cores, Linux, Python {platform.python_version()}"
+    # What others do on it shows in every figure but the ratios.
+    busy = f"load average {os.getloadavg()[0]:.1f} before the start"
+    return f"{os.cpu_count()} cores, {busy}, Linux, Python {platform.python_version()}"
 
 
 if __name__ == "__main__":

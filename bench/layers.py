@@ -15,7 +15,7 @@ from psycopg.rows import dict_row
 from bench import load
 from bench.cast import Caller
 from bench.load import Load
-from bench.processes import Server, resident_bytes
+from bench.processes import Server, memory_bytes
 from bench.statements import ADMIT, numbered
 from entitlements import ledger
 from entitlements.actions.admit import admit
@@ -142,7 +142,7 @@ def slow_calls(node: str, server: Server, caller: Caller, calls: int) -> SlowCal
 
     def watch() -> None:
         while not over.wait(0.25):
-            seen.append((_connections() - ours, resident_bytes(server.child.pid)))
+            seen.append((_connections() - ours, memory_bytes(server.child.pid)))
 
     server.start()
     watcher = threading.Thread(target=watch)

@@ -11,8 +11,7 @@ from pathlib import Path
 from webhost.local.processes import Child, free_port, wait_for_port
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-_PPID, _UTIME, _STIME, _CUTIME, _CSTIME, _RSS = 1, 11, 12, 13, 14, 21  # after the name, proc(5)
+_PPID, _UTIME, _STIME, _CUTIME, _CSTIME = 1, 11, 12, 13, 14  # after the name, proc(5)
 
 
 def _stat(pid: int) -> list[str] | None:
@@ -22,7 +21,7 @@ def _stat(pid: int) -> list[str] | None:
         return None
 
 
-def _family(root: int) -> list[list[str]]:
+def _family(root: int) -> dict[int, list[str]]:
     """Return the figures of a process and all below it."""
     children = defaultdict(list)
     figures = {}
@@ -30,23 +29,30 @@ def _family(root: int) -> list[list[str]]:
         if entry.name.isdigit() and (stat := _stat(int(entry.name))):
             figures[int(entry.name)] = stat
             children[int(stat[_PPID])].append(int(entry.name))
-    found, waiting = [], [root]
+    found, waiting = {}, [root]
     while waiting:
         pid = waiting.pop()
         if pid in figures:
-            found.append(figures[pid])
+            found[pid] = figures[pid]
             waiting += children[pid]
     return found
 
 
 def cpu_seconds(root: int) -> float:
     """Return what a process and all below it have used of the processors, those that have ended included."""
-    return sum(int(s[n]) for s in _family(root) for n in (_UTIME, _STIME, _CUTIME, _CSTIME)) / _TICKS
+    return sum(int(s[n]) for s in _family(root).values() for n in (_UTIME, _STIME, _CUTIME, _CSTIME)) / _TICKS
 
 
-def resident_bytes(root: int) -> int:
-    """Return the memory that a process and all below it occupy; what they share is counted in each."""
-    return sum(int(s[_RSS]) * _PAGE for s in _family(root))
+def memory_bytes(root: int) -> int:
+    """Return the memory that a process and all below it occupy; what they share is counted once (Pss, proc(5))."""
+    total = 0
+    for pid in _family(root):
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        except OSError:  # it has just ended
+            continue
+        total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+    return total
 
 
 def postgres_root(backend: int) -> int:
