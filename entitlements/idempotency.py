@@ -40,6 +40,7 @@ from webhost.signing import digest
 from webhost.tracing import current_trace_id
 
 HEADER: Final = "Idempotency-Key"
+_KEY_IN_META: Final = "HTTP_IDEMPOTENCY_KEY"  # `request.headers` would read all of them to find one
 IDEMPOTENCY_PARAMETER: Final = OpenApiParameter(
     HEADER, str, OpenApiParameter.HEADER, description="Makes a retry safe for 24 hours; 1 to 255 visible characters."
 )
@@ -210,7 +211,7 @@ def _outcome_of_invocation(invocation_id: UUID) -> Found:
 
 
 def _key_of(request: Request) -> str | None:
-    key = request.headers.get(HEADER)
+    key = request.META.get(_KEY_IN_META)
     if key is not None and not _KEY.fullmatch(key):
         raise InvalidRequestError(f"{HEADER} is 1 to 255 visible ASCII characters.", path=HEADER)
     return key

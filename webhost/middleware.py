@@ -21,6 +21,8 @@ from webhost.tracing import TRACE_HEADER, bind_trace_id, current_trace_id, trace
 from webhost.wire import client_address, error_of_status, error_response, is_api
 
 GetResponse = Callable[[HttpRequest], HttpResponseBase]
+# Under its WSGI name: `request.headers` would read all of them to find one.
+_TRACE_KEY = f"HTTP_{TRACE_HEADER.upper().replace('-', '_')}"
 
 
 class TraceMiddleware:
@@ -31,7 +33,7 @@ class TraceMiddleware:
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         """Answer one request."""
-        with bind_trace_id(trace_id_of(request.headers.get(TRACE_HEADER))) as trace_id:
+        with bind_trace_id(trace_id_of(request.META.get(_TRACE_KEY))) as trace_id:
             response = self.get_response(request)
             # Django itself answers what reaches no view: an unknown address, a bad host, DEBUG's own pages.
             if response.status_code >= HTTPStatus.BAD_REQUEST and is_api(request) and not _is_json(response):
