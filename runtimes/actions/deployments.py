@@ -125,6 +125,9 @@ def _keep(sha256: str, upload: BinaryIO) -> Artifact:
     upload.seek(0)
     content = upload.read()
     artifact = Artifact(sha256=sha256, size=len(content))
+    if default_storage.exists(artifact.path) and default_storage.size(artifact.path) != len(content):
+        # A process that was killed while it wrote left half of it. Never mended, no deploy of these bytes would work.
+        default_storage.delete(artifact.path)
     if not default_storage.exists(artifact.path):
         default_storage.save(artifact.path, ContentFile(content))
     return Artifact.objects.get_or_create(sha256=sha256, defaults={"size": len(content)})[0]
