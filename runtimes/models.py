@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import ClassVar
 
 import pghistory
@@ -13,7 +14,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
-from entitlements.enums import Runtime
+from entitlements.enums import Capability, Runtime
 from runtimes.enums import AgentStatus, DeploymentStatus
 from webhost.ids import new_id
 
@@ -140,6 +141,7 @@ class Deployment(models.Model):
         max_length=12, choices=[(s, s) for s in DeploymentStatus], default=DeploymentStatus.DEPLOYING
     )
     deployed_sha256 = models.CharField(max_length=64, blank=True)
+    remote = models.JSONField(default=dict, help_text="What the provider called the things that deploying made.")
     error_code = models.CharField(max_length=60, blank=True)
     error_message = models.CharField(max_length=500, blank=True)
     deadline_at = models.DateTimeField(help_text="When a deploy that nobody finished ends as failed.")
@@ -198,13 +200,16 @@ class SecretName(models.Model):
     """That an agent has a secret, and since when. Its value is sent through and never kept."""
 
     agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="secret_names")
+    runtime = models.CharField(
+        max_length=20, choices=RUNTIMES, default=Runtime.CLOUDFLARE, help_text="Whose provider has it."
+    )
     name = models.CharField(max_length=64)
     set_at = models.DateTimeField(default=timezone.now)
     rotated_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         ordering = ("name",)
-        constraints: ClassVar = [models.UniqueConstraint("agent", "name", name="secret_name_once")]
+        constraints: ClassVar = [models.UniqueConstraint("agent", "runtime", "name", name="secret_name_once")]
 
     def __str__(self) -> str:
         return self.name
@@ -247,13 +252,129 @@ class AgentLogLine(models.Model):
         return self.text[:80]
 
 
+class Grant(models.Model):
+    """A capability that a deployment has, or had, at its provider.
+
+    The row is there before the provider gives and stays open until it is seen to have taken away, so an
+    open row says "may be there" and no row says "is not".
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    deployment = models.ForeignKey(Deployment, on_delete=models.CASCADE, related_name="grants")
+    account_id = models.UUIDField()
+    capability = models.CharField(max_length=20, choices=[(c, c) for c in Capability])
+    granted_at = models.DateTimeField(default=timezone.now)
+    withdrawn_at = models.DateTimeField(null=True, blank=True)
+    withdrawn_because = models.CharField(max_length=200, blank=True)
+
+    class Meta:
+        ordering = ("-id",)
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                "deployment", "capability", condition=Q(withdrawn_at__isnull=True), name="grant_open_once"
+            ),
+            models.CheckConstraint(name="grant_known_capability", condition=Q(capability__in=list(Capability))),
+        ]
+        indexes: ClassVar = [
+            models.Index("account_id", condition=Q(withdrawn_at__isnull=True), name="grant_open_of_account"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.capability} of {self.deployment}"
+
+
+class AgentSession(models.Model):
+    """A conversation with an agent: no provider lists them, so what was started is recorded here.
+
+    `scope_id` is what it lives in: on AgentCore the deployment, whose VMs are its own; on Cloudflare the
+    agent, whose sessions outlive a version. No foreign keys: it is written with every invocation.
+    """
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    account_id = models.UUIDField()
+    agent_id = models.UUIDField()
+    deployment_id = models.UUIDField(help_text="The version that answered last.")
+    scope_id = models.UUIDField()
+    runtime = models.CharField(max_length=20, choices=RUNTIMES)
+    session_id = models.CharField(max_length=256, help_text="As its caller names it.")
+    started_at = models.DateTimeField()
+    last_used_at = models.DateTimeField()
+    idle_seconds = models.PositiveIntegerField(help_text="Unused for so long, it has ended.")
+    lifetime_seconds = models.PositiveIntegerField(null=True, help_text="So long after its start, it has ended.")
+    invocations = models.PositiveBigIntegerField(default=1)
+    stopped_at = models.DateTimeField(null=True, blank=True)
+    stopped_because = models.CharField(max_length=200, blank=True)
+
+    class Meta:
+        ordering = ("-last_used_at",)
+        constraints: ClassVar = [models.UniqueConstraint("scope_id", "session_id", name="session_once")]
+        indexes: ClassVar = [
+            models.Index("agent_id", models.F("last_used_at").desc(), name="session_of_agent"),
+            models.Index("last_used_at", condition=Q(stopped_at__isnull=True), name="session_running"),
+        ]
+
+    def __str__(self) -> str:
+        return self.session_id
+
+    def ends_at(self) -> datetime:
+        """Return when it ends, or ended, if nobody uses or stops it."""
+        idle = self.last_used_at + timedelta(seconds=self.idle_seconds)
+        if self.lifetime_seconds is None:
+            return idle
+        return min(idle, self.started_at + timedelta(seconds=self.lifetime_seconds))
+
+
+class ToolUse(models.Model):
+    """A session of a tool as the control plane saw it at the provider: evidence for what is charged."""
+
+    id = models.BigAutoField(primary_key=True)
+    account_id = models.UUIDField()
+    deployment_id = models.UUIDField()
+    invocation_id = models.UUIDField(help_text="Which invocation is charged with it.")
+    kind = models.CharField(max_length=20, choices=[(c, c) for c in Capability])
+    remote_id = models.CharField(max_length=64)
+    started_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True, blank=True)
+    code_ms = models.PositiveBigIntegerField(default=0, help_text="How long it ran, as far as it was seen.")
+    seen_at = models.DateTimeField()
+    mac = models.CharField(max_length=80, help_text="The control plane's signature over what it saw.")
+
+    class Meta:
+        ordering = ("-id",)
+        constraints: ClassVar = [models.UniqueConstraint("deployment_id", "kind", "remote_id", name="tool_use_once")]
+        indexes: ClassVar = [
+            models.Index("invocation_id", name="tool_use_of_invocation"),
+            models.Index("deployment_id", condition=Q(ended_at__isnull=True), name="tool_use_running"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.remote_id}"
+
+
+@pghistory.track(pghistory.InsertEvent(), pghistory.UpdateEvent(), pghistory.DeleteEvent(), append_only=True)
 class RuntimeSwitch(models.Model):
-    """An operator's switch for one runtime: whether it takes deploys and invocations, and why not."""
+    """An operator's switch for one runtime: whether it takes deploys and invocations, and why not.
+
+    The alarm is on the estimated cost of a day (UTC) at the provider, all accounts together.
+    """
 
     runtime = models.CharField(max_length=20, choices=RUNTIMES, primary_key=True)
     deploys = models.BooleanField(default=True)
     invocations = models.BooleanField(default=True)
-    message = models.CharField(max_length=300, blank=True)
+    message = models.CharField(max_length=300, blank=True, help_text="What customers read while it is off.")
+    daily_cost_alarm = models.DecimalField(
+        max_digits=14, decimal_places=2, null=True, blank=True, help_text="US dollars a day; empty: no alarm."
+    )
+
+    class Meta:
+        verbose_name_plural = "runtime switches"
+        constraints: ClassVar = [
+            models.CheckConstraint(name="switch_known_runtime", condition=Q(runtime__in=list(Runtime))),
+            models.CheckConstraint(
+                name="switch_alarm_not_negative",
+                condition=Q(daily_cost_alarm__isnull=True) | Q(daily_cost_alarm__gte=0),
+            ),
+        ]
 
     def __str__(self) -> str:
         return self.runtime

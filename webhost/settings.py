@@ -144,6 +144,8 @@ CELERY_BEAT_SCHEDULE = {
     "sweep idempotency records": {"task": "entitlements.forget_answers", "schedule": 3600.0},
     "sweep deployments": {"task": "runtimes.sweep_deployments", "schedule": 15.0},
     "sweep removals": {"task": "runtimes.sweep_removals", "schedule": 30.0},
+    "sweep grants": {"task": "runtimes.sweep_grants", "schedule": 10.0},
+    "sweep tools": {"task": "runtimes.sweep_tools", "schedule": 20.0},
     "sweep reports": {"task": "telemetry.process_reports", "schedule": 15.0},
     "roll up": {"task": "telemetry.roll_up", "schedule": 2.0},
     "retention": {"task": "telemetry.apply_retention", "schedule": crontab(hour=3, minute=20)},
@@ -297,6 +299,11 @@ CLOUDFLARE_ACCOUNT_ID = env("CLOUDFLARE_ACCOUNT_ID")
 CLOUDFLARE_API_TOKEN = env("CLOUDFLARE_API_TOKEN")
 CLOUDFLARE_NAMESPACE = env("CLOUDFLARE_NAMESPACE", default="whs")
 CLOUDFLARE_DISPATCH_URL = env("CLOUDFLARE_DISPATCH_URL").rstrip("/")
+# AgentCore. boto3 finds its credentials, and another address than AWS's own, in its usual variables.
+AWS_REGION = env("AWS_REGION", default="us-east-1")
+AGENTCORE_BUCKET = env("AGENTCORE_BUCKET", default="")  # versioned; empty: this runtime takes nothing
+AGENTCORE_BOUNDARY_ARN = env("AGENTCORE_BOUNDARY_ARN", default="")
+AGENTCORE_PREFIX = env("AGENTCORE_PREFIX", default="whs")
 # Runtimes whose calls set an estimate aside before they start (ledger.md, admit).
 RESERVING_RUNTIMES = env.list("RESERVING_RUNTIMES", default=["agentcore"])
 # Added to a deployment's timeout before an open admission counts as overdue.

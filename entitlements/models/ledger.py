@@ -16,10 +16,11 @@ from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Greatest, Now
 from django.utils import timezone
 
-from entitlements.enums import LimitType, Outcome, Source
+from entitlements.enums import LimitType, Outcome, Runtime, Source
 
 MEASURES = ("requests", "tokens", "compute_ms", "tool_calls", "code_ms", "browser_sessions")
 HELD_MEASURES = MEASURES[1:]  # a request is counted at once, so it is never held
+TOOL_MEASURES = MEASURES[3:]
 
 
 def _count(**options: Any) -> Any:
@@ -89,8 +90,12 @@ IF (NEW.id, NEW.account_id, NEW.period, {", ".join(f"NEW.held_{m}" for m in HELD
    <> (OLD.id, OLD.account_id, OLD.period, {", ".join(f"OLD.held_{m}" for m in HELD_MEASURES)})
    OR (NEW.outcome <> OLD.outcome AND OLD.outcome <> 'open' AND (OLD.outcome, NEW.outcome) <> ('voided', 'failed'))
    -- Only an estimate that nobody has observed yet may be replaced downwards, once.
-   OR ({" OR ".join(f"NEW.charged_{m} < OLD.charged_{m}" for m in HELD_MEASURES)})
-      AND NOT (OLD.estimate_stands AND NOT NEW.estimate_stands) THEN
+   OR NOT (OLD.estimate_stands AND NOT NEW.estimate_stands)
+      AND (NEW.charged_compute_ms < OLD.charged_compute_ms
+           OR NEW.charged_tokens < OLD.charged_tokens
+              AND NOT (OLD.tokens_estimated AND OLD.observed_at IS NULL AND NEW.observed_at IS NOT NULL)
+           OR ({" OR ".join(f"NEW.charged_{m} < OLD.charged_{m}" for m in TOOL_MEASURES)})
+              AND NOT (OLD.tools_estimated AND NOT NEW.tools_estimated)) THEN
     RAISE EXCEPTION 'admission %: nobody moves, lowers or reopens one', OLD.id;
 END IF;
 UPDATE entitlements_periodcounter c SET
@@ -171,6 +176,9 @@ class Admission(models.Model):
     charged_code_ms = _count()
     charged_browser_sessions = _count()
     tokens_estimated = models.BooleanField(db_default=False, help_text="Nobody reported tokens: counted from the text.")
+    tools_estimated = models.BooleanField(
+        db_default=False, help_text="Tools are charged at the hold: the provider could not be asked yet."
+    )
     estimate_stands = models.BooleanField(db_default=False, help_text="Charged at the hold; nobody observed it yet.")
 
     # What the gateway signed when it closed the row, and how many signed reports were folded in.
@@ -193,6 +201,8 @@ class Admission(models.Model):
         indexes: ClassVar = [
             models.Index("account_id", "period", "id", name="admission_of_account"),
             models.Index("expires_at", condition=Q(outcome=Outcome.OPEN), name="admission_open"),
+            # A deployment's recent use, for estimates, and whose a tool's session was: AgentCore only.
+            models.Index("deployment_id", "id", condition=Q(runtime=Runtime.AGENTCORE), name="admission_of_deployment"),
         ]
         constraints: ClassVar = [
             # The promise, kept by the database: no admission of the gateway ever passed a limit it was

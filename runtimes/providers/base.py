@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Protocol, Self, final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import ClassVar, Protocol, Self, final
 from uuid import UUID
 
 from entitlements.actions import gates
+from entitlements.enums import Capability, Runtime
 from runtimes.bundle import Bundle
 from webhost.ids import Prefix, public_id
 
 
 @dataclass(frozen=True)
 class Target:
-    """One deployment of one agent, as the adapters know it."""
+    """One deployment of one agent, as the adapters know it.
+
+    `capabilities` are those it asks for while it is deployed, and those it was granted when it is invoked;
+    `remote` is what the provider called the things that deploying made.
+    """
 
     account_id: UUID
     agent_id: UUID
@@ -25,6 +31,7 @@ class Target:
     root_key_id: str
     capabilities: frozenset[str]
     timeout_seconds: int
+    remote: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def public_deployment_id(self) -> str:
@@ -42,11 +49,12 @@ class AgentRef:
 
 @dataclass(frozen=True)
 class Invocation:
-    """One call: its id, its trace, and the JSON that the runtime receives."""
+    """One call: its id, its trace, the JSON that the runtime receives, and the session as its caller names it."""
 
     invocation_id: UUID
     trace_id: str
     body: bytes
+    session_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,20 @@ class Usage:
     code_ms: int = 0
     browser_sessions: int = 0
     tokens_estimated: bool = False
+
+
+@dataclass(frozen=True)
+class ToolSession:
+    """A session of a deployment's own code interpreter or browser, as the provider lists it.
+
+    `name` is what its starter called it: our shim the invocation, other code anything.
+    """
+
+    kind: Capability
+    remote_id: str
+    name: str
+    started_at: datetime
+    ended_at: datetime | None
 
 
 @dataclass(frozen=True)
@@ -115,14 +137,21 @@ class Provider(ABC):
     """A runtime. Its public methods are final.
 
     What may cost money asks the entitlements again, fresh from the database and independent of the caller;
-    what only takes away never asks.
+    what only takes away or looks never asks.
     """
 
+    runtime: ClassVar[Runtime]
+    # How many deployments that served once may stay beside the one that serves; None is all of them.
+    keeps: ClassVar[int | None] = None
+
     @final
-    def deploy(self, target: Target, bundle: Bundle) -> None:
-        """Bring a bundle to the provider; a repeat adopts what it made. Raises DeploymentFailedError."""
+    def deploy(self, target: Target, bundle: Bundle) -> Mapping[str, str]:
+        """Bring a bundle to the provider and return what it called the parts; a repeat adopts what it made.
+
+        Raises DeploymentFailedError.
+        """
         self._ask(target)
-        self._deploy(target, bundle)
+        return self._deploy(target, bundle)
 
     @final
     def activate(self, target: Target) -> None:
@@ -145,7 +174,31 @@ class Provider(ABC):
     @final
     def put_secrets(self, agent: AgentRef, values: Mapping[str, str | None]) -> None:
         """Send secrets through, or delete those whose value is None. They are kept by the provider alone."""
+        if any(value is not None for value in values.values()):
+            gates.require_runtime(agent.account_id, self.runtime, agent_id=agent.agent_id)
         self._put_secrets(agent, values)
+
+    @final
+    def grant(self, target: Target, capabilities: frozenset[str]) -> None:
+        """Give a deployment capabilities that were withdrawn from it; given already is success."""
+        self._ask(replace(target, capabilities=capabilities))
+        self._grant(target, capabilities)
+
+    @final
+    def withdraw(self, target: Target, capabilities: frozenset[str]) -> None:
+        """Take capabilities from a deployment, end their use, and see that they are gone; gone already is success.
+
+        Raises DeploymentFailedError where that could not be done or seen.
+        """
+        self._withdraw(target, capabilities)
+
+    @final
+    def tool_sessions(self, target: Target) -> Sequence[ToolSession]:
+        """Return every session of the deployment's own tools that the provider still lists, ended ones included.
+
+        Raises DeploymentFailedError where it cannot be seen.
+        """
+        return self._tool_sessions(target)
 
     @final
     def stop_session(self, target: Target, session_id: str) -> None:
@@ -173,7 +226,7 @@ class Provider(ABC):
         gates.require_runtime(target.account_id, target.runtime, target.capabilities, agent_id=target.agent_id)
 
     @abstractmethod
-    def _deploy(self, target: Target, bundle: Bundle) -> None: ...
+    def _deploy(self, target: Target, bundle: Bundle) -> Mapping[str, str]: ...
 
     @abstractmethod
     def _activate(self, target: Target) -> None: ...
@@ -186,6 +239,16 @@ class Provider(ABC):
 
     @abstractmethod
     def _put_secrets(self, agent: AgentRef, values: Mapping[str, str | None]) -> None: ...
+
+    def _grant(self, target: Target, capabilities: frozenset[str]) -> None:  # noqa: B027 - a runtime may lend nothing
+        """Override where capabilities are lent."""
+
+    def _withdraw(self, target: Target, capabilities: frozenset[str]) -> None:  # noqa: B027 - as above
+        """Override where capabilities are lent."""
+
+    def _tool_sessions(self, target: Target) -> Sequence[ToolSession]:  # noqa: ARG002 - nothing to look at
+        """Override where tools are lent."""
+        return ()
 
     def _stop_session(self, target: Target, session_id: str) -> None:  # noqa: B027 - a runtime may keep no sessions
         """Override where sessions are kept."""

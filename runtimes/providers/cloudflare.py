@@ -19,6 +19,7 @@ import urllib3
 from django.conf import settings
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError
 
+from entitlements.enums import Runtime
 from runtimes.bundle import Bundle, ModuleKind
 from runtimes.errors import DeploymentFailedError, NotReachedError, RuntimeFailedError
 from runtimes.providers.base import AgentRef, Answer, Invocation, Provider, Stream, Target
@@ -67,6 +68,8 @@ def _shim(name: str) -> str:
 class CloudflareProvider(Provider):
     """Workers for Platforms behind our platform Worker."""
 
+    runtime = Runtime.CLOUDFLARE
+
     def __init__(self) -> None:
         self._pool: urllib3.HTTPConnectionPool | None = None
         self._lock = threading.Lock()
@@ -77,7 +80,7 @@ class CloudflareProvider(Provider):
     def _namespace(self) -> str:
         return f"/workers/dispatch/namespaces/{settings.CLOUDFLARE_NAMESPACE}"
 
-    def _deploy(self, target: Target, bundle: Bundle) -> None:
+    def _deploy(self, target: Target, bundle: Bundle) -> Mapping[str, str]:
         self._ensure_namespace()
         self._ensure_vault(target)
         path = f"{self._namespace}/scripts/{script_name(target)}"
@@ -88,6 +91,7 @@ class CloudflareProvider(Provider):
 
         if not is_there():
             call("PUT", f"{path}?bindings_inherit=strict", done=is_there, files=_upload(target, bundle, made))
+        return {}
 
     def _tags_of(self, path: str) -> list[str]:
         try:

@@ -35,8 +35,11 @@ class Counting(Provider):
     def __init__(self) -> None:
         self.calls: list[str] = []
 
-    def _deploy(self, target: Target, bundle: Bundle) -> None:
+    runtime = Runtime.AGENTCORE
+
+    def _deploy(self, target: Target, bundle: Bundle) -> Mapping[str, str]:
         self.calls.append("deploy")
+        return {}
 
     def _activate(self, target: Target) -> None:
         self.calls.append("activate")

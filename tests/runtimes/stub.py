@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from entitlements.enums import Runtime
 from runtimes.providers.base import (
     AgentRef,
     Answer,
@@ -57,7 +58,10 @@ class StubProvider(Provider):
             raise self.fail
         return self.act(invocation)
 
-    def _deploy(self, target: Target, bundle: Any) -> None: ...
+    runtime = Runtime.CLOUDFLARE
+
+    def _deploy(self, target: Target, bundle: Any) -> Mapping[str, str]:
+        return {}
 
     def _activate(self, target: Target) -> None:
         self.activated.append(target)

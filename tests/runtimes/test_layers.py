@@ -37,8 +37,11 @@ class Obliging(base.Provider):
     def __init__(self) -> None:
         self.reached: list[str] = []
 
+    runtime = Runtime.AGENTCORE
+
     def _deploy(self, *_):
         self.reached.append("deploy")
+        return {}
 
     def _activate(self, *_):
         self.reached.append("activate")
