@@ -18,8 +18,13 @@ SETTINGS = frozenset({
     "ENVIRONMENT", "DEBUG", "SECRET_KEY", "ROOT_KEYS", "ALLOWED_HOSTS", "CSRF_TRUSTED_ORIGINS", "PUBLIC_URL",
     "DATABASE_URL", "REDIS_URL", "CELERY_BROKER_URL", "EMAIL_URL", "ARTIFACTS_DIR", "NODE_MODULES_DIR", "NODE_BINARY",
     "CLOUDFLARE_API_URL", "CLOUDFLARE_ACCOUNT_ID", "CLOUDFLARE_API_TOKEN", "CLOUDFLARE_NAMESPACE",
-    "CLOUDFLARE_DISPATCH_URL", "LOCAL_WEB_PORT", "LOCAL_CLOUDFLARE_PORT",
+    "CLOUDFLARE_DISPATCH_URL", "AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
+    "AWS_PROFILE", "AWS_ENDPOINT_URL", "AGENTCORE_BUCKET", "AGENTCORE_BOUNDARY_ARN", "AGENTCORE_PREFIX",
+    "LOCAL_WEB_PORT", "LOCAL_CLOUDFLARE_PORT", "LOCAL_AGENTCORE_PORT",
 })  # fmt: skip
+
+# The account of the local AWS, as in AWS's own examples.
+AWS_ACCOUNT = "123456789012"
 
 
 def _port() -> str:
@@ -39,12 +44,15 @@ _MAKERS: dict[str, Callable[[], str]] = {
     "ROOT_KEYS": _root_keys,
     "CLOUDFLARE_ACCOUNT_ID": lambda: secrets.token_hex(16),
     "CLOUDFLARE_API_TOKEN": lambda: secrets.token_urlsafe(40),
+    "AWS_ACCESS_KEY_ID": lambda: f"AKIA{secrets.token_hex(8).upper()}",
+    "AWS_SECRET_ACCESS_KEY": lambda: secrets.token_urlsafe(30),
     "LOCAL_POSTGRES_PASSWORD": _password,
     "LOCAL_REDIS_PASSWORD": _password,
     "LOCAL_SIGN_IN_PASSWORD": lambda: secrets.token_urlsafe(12),
     "LOCAL_POSTGRES_PORT": _port,
     "LOCAL_REDIS_PORT": _port,
     "LOCAL_CLOUDFLARE_PORT": _port,
+    "LOCAL_AGENTCORE_PORT": _port,
     "LOCAL_WEB_PORT": _port,
 }
 
@@ -104,4 +112,21 @@ def settings_for(directory: Path, kept: Kept, given: Mapping[str, str]) -> dict[
             "CLOUDFLARE_API_URL": f"http://127.0.0.1:{port}/client/v4",
             "CLOUDFLARE_DISPATCH_URL": f"http://127.0.0.1:{port}/invoke",
         }
-    return settings | dict(given)
+    found = settings | dict(given)
+    return found if "AWS_ENDPOINT_URL" in given else _with_local_aws(found, kept)
+
+
+def _with_local_aws(settings: Mapping[str, str], kept: Kept) -> dict[str, str]:
+    """Return settings that name the local AWS. A laptop's own keys and profile have no place there."""
+    port = settings.get("LOCAL_AGENTCORE_PORT", kept["LOCAL_AGENTCORE_PORT"])
+    others = {name: value for name, value in settings.items() if name not in {"AWS_SESSION_TOKEN", "AWS_PROFILE"}}
+    return others | {
+        "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": kept["AWS_ACCESS_KEY_ID"],
+        "AWS_SECRET_ACCESS_KEY": kept["AWS_SECRET_ACCESS_KEY"],
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "LOCAL_AGENTCORE_PORT": port,  # as with Cloudflare, its presence says: the AWS in use is the local one
+        "AGENTCORE_BUCKET": "whs-bundles",
+        "AGENTCORE_BOUNDARY_ARN": f"arn:aws:iam::{AWS_ACCOUNT}:policy/whs-boundary",
+        "AGENTCORE_PREFIX": "whs",
+    }
