@@ -23,15 +23,39 @@ class DeploymentFailedError(WebhostError):
 
 
 class NotReachedError(WebhostError):
-    """The provider was certainly not reached, so nothing ran: the request is given back."""
+    """The provider was certainly not reached, so nothing ran: the request is given back.
+
+    503 with a Retry-After of its own (`retry_after` seconds) where the provider has no room at the moment.
+    """
 
     code = ErrorCode.RUNTIME_ERROR
     status = HTTPStatus.BAD_GATEWAY
     retryable = True
 
-    def __init__(self, message: str, *, error_class: str, retryable: bool = True) -> None:
-        super().__init__(message, details={"errorClass": error_class}, retryable=retryable, retry_after=1)
+    def __init__(
+        self, message: str, *, error_class: str, retryable: bool = True, retry_after: int | None = None
+    ) -> None:
+        super().__init__(
+            message,
+            details={"errorClass": error_class},
+            status=HTTPStatus.BAD_GATEWAY if retry_after is None else HTTPStatus.SERVICE_UNAVAILABLE,
+            retryable=retryable,
+            retry_after=1 if retry_after is None else retry_after,
+        )
         self.error_class = error_class
+
+
+class SessionEndedError(WebhostError):
+    """The session was stopped, or idle or alive for longer than it may be: nothing was sent, nothing counts."""
+
+    code = ErrorCode.RUNTIME_ERROR
+    status = HTTPStatus.BAD_GATEWAY
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This session has ended. Start a new one with another sessionId, or with none.",
+            details={"errorClass": "SessionEnded"},
+        )
 
 
 class RuntimeFailedError(WebhostError):

@@ -22,8 +22,9 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 from entitlements.enums import Runtime
 from runtimes.bundle import Bundle, ModuleKind
 from runtimes.errors import DeploymentFailedError, NotReachedError, RuntimeFailedError
+from runtimes.providers.answers import MOST_BYTES
 from runtimes.providers.base import AgentRef, Answer, Invocation, Provider, Stream, Target
-from runtimes.providers.cloudflare_answers import MOST_BYTES, CloudflareStream, read_answer
+from runtimes.providers.cloudflare_answers import CloudflareStream, read_answer
 from runtimes.providers.cloudflare_api import CloudflareError, call
 from webhost.ids import Prefix, new_id, public_id
 from webhost.signing import Purpose, deployment_key, sign
