@@ -1,4 +1,4 @@
-"""Agents, deployments, secrets, receipts, and asking beforehand: the API of what runs."""
+"""Agents, deployments, secrets, sessions, receipts, and asking beforehand: the API of what runs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from runtimes.endpoints.deployments import (
 )
 from runtimes.endpoints.invocations import InvocationsView, InvocationView, LimitsCheckView
 from runtimes.endpoints.secrets import SecretsView, SecretView
+from runtimes.endpoints.sessions import SessionsView, SessionView
 
 urlpatterns = [
     path("agents", AgentsView.as_view(), name="agents"),
@@ -23,6 +24,9 @@ urlpatterns = [
     path("agents/<str:agent>/deployments/<str:deployment>/activate", ActivateView.as_view(), name="activate"),
     path("agents/<str:agent>/secrets", SecretsView.as_view(), name="secrets"),
     path("agents/<str:agent>/secrets/<str:name>", SecretView.as_view(), name="secret"),
+    path("agents/<str:agent>/sessions", SessionsView.as_view(), name="sessions"),
+    # A session is named by its caller, slashes and all.
+    path("agents/<str:agent>/sessions/<path:session>", SessionView.as_view(), name="session"),
     path("deployments/<str:deployment>", DeploymentView.as_view(), name="deployment"),
     path("deployments/<str:deployment>/logs", DeploymentLogsView.as_view(), name="deployment-logs"),
     path("invocations", InvocationsView.as_view(), name="invocations"),

@@ -22,3 +22,19 @@ class DeploymentStatus(StrEnum):
     ACTIVE = "active"
     FAILED = "failed"
     ROLLED_BACK = "rolled_back"
+
+
+class SessionStatus(StrEnum):
+    """Where a session stands: ended by somebody, or by itself."""
+
+    RUNNING = "running"
+    STOPPED = "stopped"
+    EXPIRED = "expired"
+
+
+class GrantState(StrEnum):
+    """Where a capability of a deployment stands, as its owner reads it."""
+
+    GRANTED = "granted"
+    BEING_WITHDRAWN = "being withdrawn"
+    WITHDRAWN = "withdrawn"

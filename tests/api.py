@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -65,7 +66,7 @@ def _components() -> Any:
 
 def documented(method: str, path: str, status: int, body: Any) -> None:
     """Fail unless the document says that this operation may answer this."""
-    route = "/" + resolve(path).route.replace("<str:", "{").replace(">", "}")
+    route = "/" + re.sub(r"<\w+:(\w+)>", r"{\1}", resolve(path).route)
     operations = document()["paths"].get(route)
     assert operations is not None, f"{route} is not documented"
     operation = operations.get(method.lower())

@@ -8,7 +8,6 @@ from uuid import UUID
 
 from django.conf import settings
 from django.core.files.uploadedfile import UploadedFile
-from django.db.models import Q
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.parsers import MultiPartParser
@@ -20,6 +19,7 @@ from entitlements.enums import Capability, Runtime
 from entitlements.idempotency import IDEMPOTENCY_PARAMETER, Fate, Found, Replay, remembered
 from runtimes.actions.agents import get_agent
 from runtimes.actions.deployments import accept_deployment, activate_deployment, remove_deployment
+from runtimes.display import VISIBLE_DEPLOYMENTS
 from runtimes.enums import DeploymentStatus
 from runtimes.models import Agent, AgentLogLine, Deployment, DeploymentLogLine
 from webhost.api import ApiView, PublicId, StrictSerializer, validated
@@ -29,8 +29,6 @@ from webhost.paging import PageQuery, page_of, page_response, paginate
 
 # What a multipart body holds beside the zip: boundaries, headers, a long file name.
 _MULTIPART_MARGIN = 64 * 1024
-# What was given up is gone for its owner. A failed one is cleaned up at once, but says why it failed.
-_VISIBLE = Q(removal_requested_at__isnull=True) | Q(status=DeploymentStatus.FAILED)
 
 
 class BundleInput(StrictSerializer):
@@ -109,7 +107,7 @@ def _own_deployment(request: Request, deployment: str, agent: Agent | None = Non
             account_id=caller_of(request).account_id,
             agent__deleted_at__isnull=True,
         )
-        .filter(_VISIBLE)
+        .filter(VISIBLE_DEPLOYMENTS)
     )
     one = (found if agent is None else found.filter(agent=agent)).first()
     if one is None:
@@ -139,7 +137,7 @@ class DeploymentsView(ApiView):
     def get(self, request: Request, agent: str) -> Response:
         """List an agent's versions, newest first."""
         query = validated(PageQuery, request.query_params.dict())
-        found = Deployment.objects.filter(_VISIBLE, agent=_own_agent(request, agent))
+        found = Deployment.objects.filter(VISIBLE_DEPLOYMENTS, agent=_own_agent(request, agent))
         return page_response(paginate(found, query, by="version"), DeploymentOutput)
 
     @extend_schema(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,7 +34,7 @@ def _routes(patterns: list[Any], prefix: str = "/") -> list[str]:
         if isinstance(pattern, URLResolver):
             found += _routes(pattern.url_patterns, route)
         elif isinstance(pattern, URLPattern):
-            found.append(route.replace("<str:", "{").replace(">", "}"))
+            found.append(re.sub(r"<\w+:(\w+)>", r"{\1}", route))
     return found
 
 
