@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, TypeGuard
 
 from entitlements.enums import Capability, Runtime
@@ -15,11 +16,14 @@ from webhost.strict_json import StrictJsonError, parse_strict
 CONFIG_NAME: Final = "agent.config.json"
 PROTOCOL: Final = "invoke/v1"
 DEFAULT_TIMEOUT: Final = 60
-LONGEST_TIMEOUT: Final = 300
+LONGEST_TIMEOUT: Final[Mapping[str, int]] = MappingProxyType({Runtime.CLOUDFLARE: 300, Runtime.AGENTCORE: 900})
+# What AgentCore does where nothing else is said: seconds until an idle session ends, and until any does.
+DEFAULT_IDLE: Final = 900
+DEFAULT_LIFETIME: Final = 28_800
 MOST_KEYS: Final = 64
 _LARGEST_CONFIG = 64 * 1024
 _NAME = re.compile(r"[A-Za-z0-9_-]{3,64}")
-_ENTRYPOINTS = (".ts", ".js", ".mts", ".mjs")
+_ENTRYPOINTS = (".ts", ".js", ".mts", ".mjs", ".py")
 _DECLARATIONS = (".d.ts", ".d.mts")
 # Seconds, as AgentCore's lifecycleConfiguration allows them.
 _LIFECYCLE = {"idleTimeoutSeconds": (60, 28_800), "maxLifetimeSeconds": (60, 28_800)}
@@ -44,6 +48,11 @@ class AgentConfig:
     lifecycle: Mapping[str, int] = field(default_factory=dict)
     timeout_seconds: int = DEFAULT_TIMEOUT
 
+    @property
+    def is_python(self) -> bool:
+        """Whether the agent is written in Python."""
+        return self.entrypoint.endswith(".py")
+
     def as_json(self) -> dict[str, Any]:
         """Return the config with every default spelled out, in the words of the file; reads back as itself."""
         return {
@@ -59,6 +68,25 @@ class AgentConfig:
             },
             "timeoutSeconds": self.timeout_seconds,
         }
+
+
+@dataclass(frozen=True)
+class Lifecycle:
+    """When a session ends, in seconds: after doing nothing, and at the latest."""
+
+    idle_seconds: int
+    lifetime_seconds: int
+
+
+def timeout_for(config: AgentConfig, runtime: str) -> int:
+    """Return how many seconds a call may take on a runtime: what the agent asks for, up to what the runtime gives."""
+    return min(config.timeout_seconds, LONGEST_TIMEOUT[runtime])
+
+
+def lifecycle_of(config: AgentConfig) -> Lifecycle:
+    """Return when the sessions of an agent end on AgentCore, with the defaults filled in."""
+    lifetime = config.lifecycle.get("maxLifetimeSeconds", DEFAULT_LIFETIME)
+    return Lifecycle(config.lifecycle.get("idleTimeoutSeconds", min(DEFAULT_IDLE, lifetime)), lifetime)
 
 
 def parse_config(raw: bytes) -> AgentConfig:
@@ -96,12 +124,13 @@ class _Reader:
             self._wrong("name", "3 to 64 letters, digits, - and _.")
         entrypoint = given.get("entrypoint")
         if not (_is_path(entrypoint) and entrypoint.endswith(_ENTRYPOINTS) and not entrypoint.endswith(_DECLARATIONS)):
-            self._wrong("entrypoint", "The name of a .ts, .js, .mts or .mjs file of the bundle.")
+            self._wrong("entrypoint", "The name of a .ts, .js, .mts, .mjs or .py file of the bundle.")
         if given.get("protocol", PROTOCOL) != PROTOCOL:
             self._wrong("protocol", f"Must be {PROTOCOL}.")
-        timeout = given.get("timeoutSeconds", DEFAULT_TIMEOUT)
-        if type(timeout) is not int or not 1 <= timeout <= LONGEST_TIMEOUT:
-            self._wrong("timeoutSeconds", f"A whole number from 1 to {LONGEST_TIMEOUT}.")
+        runtimes = self._runtimes(given)
+        if str(entrypoint).endswith(".py") and runtimes - {Runtime.AGENTCORE}:
+            self._wrong("entrypoint", "Python runs on agentcore only: name no other runtime.")
+        timeout = self._timeout(given, runtimes)
         env = self._object(given, "env", frozenset({"requiredKeys", "optionalKeys"}))
         required, optional = self._keys(env, "requiredKeys"), self._keys(env, "optionalKeys")
         if len(set(required + optional)) < len(required) + len(optional):
@@ -112,7 +141,7 @@ class _Reader:
         return AgentConfig(
             name=str(name),
             entrypoint=str(entrypoint).removeprefix("./"),
-            runtimes=self._runtimes(given),
+            runtimes=runtimes,
             required_keys=required,
             optional_keys=optional,
             streaming=self._flag(features, "streaming", "capabilities/"),
@@ -122,7 +151,7 @@ class _Reader:
                 for capability in Capability
                 if self._flag(lent, capability.value, "agentcore/capabilities/")
             ),
-            lifecycle=self._lifecycle(agentcore),
+            lifecycle=self._lifecycle(agentcore, timeout),
             timeout_seconds=timeout,
         )
 
@@ -169,12 +198,29 @@ class _Reader:
             return ()
         return tuple(value)
 
-    def _lifecycle(self, agentcore: dict[str, Any]) -> dict[str, int]:
+    def _timeout(self, given: dict[str, Any], runtimes: frozenset[str]) -> int:
+        value = given.get("timeoutSeconds", DEFAULT_TIMEOUT)
+        most = max((LONGEST_TIMEOUT[runtime] for runtime in runtimes), default=DEFAULT_TIMEOUT)
+        if type(value) is not int or not 1 <= value <= most:
+            self._wrong("timeoutSeconds", f"A whole number from 1 to {most}.")
+            return DEFAULT_TIMEOUT
+        return value
+
+    def _lifecycle(self, agentcore: dict[str, Any], timeout: int) -> dict[str, int]:
         value = self._object(agentcore, "lifecycle", frozenset(_LIFECYCLE), "agentcore/")
         for key, (least, most) in _LIFECYCLE.items():
-            if key in value and (type(value[key]) is not int or not least <= value[key] <= most):
+            if key not in value:
+                continue
+            if type(value[key]) is not int or not least <= value[key] <= most:
                 self._wrong(f"agentcore/lifecycle/{key}", f"A whole number of seconds from {least} to {most:,}.")
-        return {key: value[key] for key in sorted(_LIFECYCLE) if key in value}
+                return {}
+            # A session that ends before a call may would end the call.
+            if value[key] < timeout:
+                self._wrong(f"agentcore/lifecycle/{key}", f"At least the timeoutSeconds of a call, {timeout}.")
+        kept = {key: value[key] for key in sorted(_LIFECYCLE) if key in value}
+        if kept.get("idleTimeoutSeconds", 0) > kept.get("maxLifetimeSeconds", DEFAULT_LIFETIME):
+            self._wrong("agentcore/lifecycle/idleTimeoutSeconds", "At most maxLifetimeSeconds.")
+        return kept
 
 
 def _is_path(value: Any) -> TypeGuard[str]:

@@ -10,9 +10,10 @@ from runtimes.bundles.config import AgentConfig
 
 
 class ModuleKind(StrEnum):
-    """How a runtime takes a module. A built bundle is all `esm`; the rest is for what adapters add."""
+    """How a runtime takes a module. A built bundle of TypeScript is all `esm`, one of Python `python` and `data`."""
 
     ESM = "esm"
+    PYTHON = "python"
     TEXT = "text"
     DATA = "data"
     JSON = "json"
@@ -38,10 +39,18 @@ class Source:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle ready to deploy. Modules are sorted by name and import nothing outside of it but the runtime's own."""
+    """A bundle ready to deploy, its modules sorted by name.
+
+    JavaScript imports nothing outside of it but the runtime's own; Python brings its packages along.
+    """
 
     entrypoint: str
     modules: tuple[Module, ...]
     config: AgentConfig
     source_sha256: str
     deployed_sha256: str
+
+    @property
+    def is_python(self) -> bool:
+        """Whether this is a Python agent; otherwise it is one of JavaScript modules."""
+        return self.config.is_python

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from django.test import override_settings
 
+from runtimes import confined
 from runtimes import transform as driver
 from runtimes.bundle import ModuleKind, prepare_bundle, read_bundle
 from runtimes.bundles.config import CONFIG_NAME
@@ -208,13 +209,13 @@ def test_no_way_of_naming_a_file_outside_brings_its_content_in(line, how, tmp_pa
 
 def test_the_node_process_has_no_environment_and_leaves_nothing_behind(monkeypatch, tmp_path):
     seen = {}
-    popen = driver.subprocess.Popen
+    popen = confined.subprocess.Popen
 
     def watched(command, **options):
         seen.update(options, listing=list(Path(options["cwd"]).iterdir()))
         return popen(command, **options)
 
-    monkeypatch.setattr(driver.subprocess, "Popen", watched)
+    monkeypatch.setattr(confined.subprocess, "Popen", watched)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     prepared({"agent.ts": END})
     assert seen["env"] == {}
@@ -241,7 +242,7 @@ def test_what_takes_too_long_is_stopped(monkeypatch):
     assert time.monotonic() - began < 10
 
 
-@pytest.mark.skipif(not hasattr(driver.resource, "prlimit"), reason="only Linux caps another process")
+@pytest.mark.skipif(not hasattr(confined.resource, "prlimit"), reason="only Linux caps another process")
 def test_what_becomes_too_large_is_stopped(monkeypatch):
     monkeypatch.setattr(driver, "LARGEST_OUTPUT", 100_000)
     with pytest.raises(InvalidRequestError) as refused:
@@ -249,7 +250,7 @@ def test_what_becomes_too_large_is_stopped(monkeypatch):
     assert refused.value.status == 413
 
 
-@pytest.mark.skipif(not hasattr(driver.resource, "prlimit"), reason="only Linux caps another process")
+@pytest.mark.skipif(not hasattr(confined.resource, "prlimit"), reason="only Linux caps another process")
 def test_what_takes_too_much_memory_is_stopped(monkeypatch):
     monkeypatch.setattr(driver, "_MEMORY_LIMIT", 120 * 2**20)
     with pytest.raises(InvalidRequestError):
