@@ -27,6 +27,7 @@ _PARTS = re.split(
 )
 SQL: Final[Mapping[str, str]] = {name: body.strip() for name, body in zip(_PARTS[1::2], _PARTS[2::2], strict=True)}
 _ADMITTED: Final = "SELECT true AS admitted, * FROM entitlements_admission WHERE id = %(id)s"
+ESTIMATED: Final = "estimated"
 _FIRST_PERIOD = date(2000, 1, 1)
 
 
@@ -117,10 +118,9 @@ def judge(
 
 
 def settlement_of(admission_id: UUID, outcome: Outcome, usage: Usage) -> str:
-    """Return what the gateway signs when it closes an admission: id, outcome and measures, one line."""
-    return "|".join(
-        ["v1", public_id(Prefix.INVOCATION, admission_id), outcome.value, *map(str, usage.measures().values())]
-    )
+    """Return what the gateway signs when it closes an admission: id, outcome, measures, `estimated` if it guessed."""
+    said = ["v1", public_id(Prefix.INVOCATION, admission_id), outcome.value, *map(str, usage.measures().values())]
+    return "|".join([*said, ESTIMATED] if usage.tokens_estimated else said)
 
 
 def _signed(admission_id: UUID, outcome: Outcome, usage: Usage) -> dict[str, str]:
@@ -129,11 +129,18 @@ def _signed(admission_id: UUID, outcome: Outcome, usage: Usage) -> dict[str, str
 
 
 def settle(
-    admission_id: UUID, outcome: Outcome, usage: Usage, *, error_class: str | None = None, latency_ms: int | None = None
+    admission_id: UUID,
+    outcome: Outcome,
+    usage: Usage,
+    *,
+    error_class: str | None = None,
+    latency_ms: int | None = None,
+    tools_unseen: bool = False,
 ) -> Mapping[str, Any] | None:
     """Fold in what the gateway saw, release the hold and close; once. Return what is charged now.
 
-    None: it was closed and settled before.
+    `tools_unseen`: the provider could not be asked what its tools did, so they are charged at the hold
+    until `see_tools`. None: it was closed and settled before.
     """
     rows = db.run(
         SQL["settle"],
@@ -143,6 +150,7 @@ def settle(
             "error_class": error_class,
             "latency_ms": latency_ms,
             "tokens_estimated": usage.tokens_estimated,
+            "tools_unseen": tools_unseen,
             **usage.measures(),
             **_signed(admission_id, outcome, usage),
         },
@@ -162,9 +170,53 @@ def observe(admission_id: UUID, deployment_id: UUID, usage: Usage, *, trusted: b
 
     Counts the report, so call it once per accepted report and in the same transaction (SQL["observe"]).
     """
-    parameters = {"id": admission_id, "deployment": deployment_id, "trusted": trusted, **usage.measures()}
-    rows = db.run(SQL["observe"], parameters)
+    rows = db.run(SQL["observe"], observation(admission_id, deployment_id, usage, trusted=trusted))
     return rows[0] if rows else None
+
+
+def observation(admission_id: UUID, deployment_id: UUID, usage: Usage, *, trusted: bool) -> dict[str, Any]:
+    """Return the parameters of SQL["observe"]."""
+    return {
+        "id": admission_id,
+        "deployment": deployment_id,
+        "trusted": trusted,
+        "tokens_estimated": usage.tokens_estimated,
+        **usage.measures(),
+    }
+
+
+@dataclass(frozen=True)
+class Recent:
+    """What one call of a deployment used lately, at most but for one in twenty; of how many calls."""
+
+    calls: int = 0
+    usage: Usage = NOTHING
+
+
+def recent_use(deployment_id: UUID) -> Recent:
+    """Return what a deployment's calls used lately, where calls set an estimate aside."""
+    row = db.run(SQL["recent"], {"deployment": deployment_id})[0]
+    return Recent(
+        row["calls"],
+        Usage(row["tokens"], row["compute_ms"], row["tool_calls"], row["code_ms"], row["browser_sessions"]),
+    )
+
+
+def see_tools(admission_id: UUID, *, tool_calls: int, code_ms: int, browser_sessions: int) -> bool:
+    """Fold in what the control plane saw of an invocation's tools; say whether that moved anything."""
+    seen = {"tool_calls": tool_calls, "code_ms": code_ms, "browser_sessions": browser_sessions}
+    return bool(db.run(SQL["see_tools"], {"id": admission_id, **seen}))
+
+
+def tools_to_see() -> dict[UUID, list[UUID]]:
+    """Return the invocations whose tools are charged at the hold until somebody looks, by deployment."""
+    return {row["deployment_id"]: row["ids"] for row in db.run(SQL["tools_to_see"], {})}
+
+
+def invocation_of(deployment_id: UUID, at: datetime, named: UUID | None = None) -> UUID | None:
+    """Return the invocation of a deployment that something begun at an instant belongs to; None: it had none."""
+    rows = db.run(SQL["whose"], {"deployment": deployment_id, "at": at, "named": named})
+    return rows[0]["id"] if rows else None
 
 
 def close_overdue(*, at: datetime | None = None, batch: int = 500) -> int:

@@ -153,21 +153,27 @@ SELECT e.id IS NOT NULL AS admitted, e.id, s.limit_requests, s.limit_tokens, s.l
 -- name: settle
 -- Closes an open admission, once. On a closed one it only folds in, as observe does. Repeats write nothing.
 -- The gateway is a trusted observer: what was charged at the hold, because nobody was left to observe, is an
--- estimate, and the first trusted observation replaces it, down as well as up.
+-- estimate, and the first trusted observation replaces it, down as well as up. Its own estimate of tokens from
+-- the text does not stand against what a trusted report said before. Tools that could not be looked at yet are
+-- charged at the hold, and marked so (see_tools).
 UPDATE entitlements_admission SET
     charged_requests = 1,
     charged_tokens = CASE WHEN estimate_stands THEN %(tokens)s::bigint
+                          WHEN %(tokens_estimated)s AND observed_at IS NOT NULL THEN charged_tokens
                           ELSE greatest(charged_tokens, %(tokens)s::bigint) END,
     charged_compute_ms = CASE WHEN estimate_stands THEN %(compute_ms)s::bigint
                               ELSE greatest(charged_compute_ms, %(compute_ms)s::bigint) END,
-    charged_tool_calls = CASE WHEN estimate_stands THEN %(tool_calls)s::bigint
-                              ELSE greatest(charged_tool_calls, %(tool_calls)s::bigint) END,
-    charged_code_ms = CASE WHEN estimate_stands THEN %(code_ms)s::bigint
-                           ELSE greatest(charged_code_ms, %(code_ms)s::bigint) END,
-    charged_browser_sessions = CASE WHEN estimate_stands THEN %(browser_sessions)s::bigint
-                                    ELSE greatest(charged_browser_sessions, %(browser_sessions)s::bigint) END,
+    charged_tool_calls = greatest(CASE WHEN estimate_stands THEN 0 ELSE charged_tool_calls END, %(tool_calls)s::bigint,
+                                  CASE WHEN %(tools_unseen)s THEN held_tool_calls ELSE 0 END),
+    charged_code_ms = greatest(CASE WHEN estimate_stands THEN 0 ELSE charged_code_ms END, %(code_ms)s::bigint,
+                               CASE WHEN %(tools_unseen)s THEN held_code_ms ELSE 0 END),
+    charged_browser_sessions = greatest(CASE WHEN estimate_stands THEN 0 ELSE charged_browser_sessions END,
+                                        %(browser_sessions)s::bigint,
+                                        CASE WHEN %(tools_unseen)s THEN held_browser_sessions ELSE 0 END),
     estimate_stands = false,
-    tokens_estimated = CASE WHEN settlement = '' THEN %(tokens_estimated)s ELSE tokens_estimated END,
+    tokens_estimated = CASE WHEN settlement = '' THEN %(tokens_estimated)s AND observed_at IS NULL
+                            ELSE tokens_estimated END,
+    tools_estimated = CASE WHEN settlement = '' THEN %(tools_unseen)s ELSE tools_estimated END,
     outcome = CASE outcome WHEN 'open' THEN %(outcome)s WHEN 'voided' THEN 'failed' ELSE outcome END,
     error_class = coalesce(error_class, %(error_class)s::text),
     latency_ms = coalesce(latency_ms, %(latency_ms)s::int),
@@ -182,14 +188,63 @@ UPDATE entitlements_admission SET
 RETURNING outcome, charged_requests, charged_tokens, charged_compute_ms, charged_tool_calls, charged_code_ms,
           charged_browser_sessions, tokens_estimated
 
+-- name: see_tools
+-- Folds in what the control plane saw of an invocation's tools at the provider. Where they were charged at the hold,
+-- because it could not look, this look and what the gateway signed replace the hold, down as well as up.
+UPDATE entitlements_admission SET
+    charged_tool_calls = greatest(CASE WHEN tools_estimated THEN split_part(settlement, '|', 6)::bigint
+                                       ELSE charged_tool_calls END, %(tool_calls)s::bigint),
+    charged_code_ms = greatest(CASE WHEN tools_estimated THEN split_part(settlement, '|', 7)::bigint
+                                    ELSE charged_code_ms END, %(code_ms)s::bigint),
+    charged_browser_sessions = greatest(CASE WHEN tools_estimated THEN split_part(settlement, '|', 8)::bigint
+                                             ELSE charged_browser_sessions END, %(browser_sessions)s::bigint),
+    tools_estimated = false
+ WHERE id = %(id)s::uuid AND outcome <> 'voided'
+   AND (tools_estimated OR charged_tool_calls < %(tool_calls)s::bigint OR charged_code_ms < %(code_ms)s::bigint
+        OR charged_browser_sessions < %(browser_sessions)s::bigint)
+RETURNING charged_tool_calls, charged_code_ms, charged_browser_sessions
+
+-- name: tools_to_see
+-- Closed invocations whose tools are still charged at the hold, by deployment.
+SELECT deployment_id, array_agg(id) AS ids FROM entitlements_admission WHERE tools_estimated GROUP BY deployment_id
+
+-- name: recent
+-- What a deployment's calls used lately: a high percentile of the last fifty that somebody observed.
+SELECT count(*) AS calls,
+       coalesce(percentile_disc(0.95) WITHIN GROUP (ORDER BY charged_tokens), 0) AS tokens,
+       coalesce(percentile_disc(0.95) WITHIN GROUP (ORDER BY charged_compute_ms), 0) AS compute_ms,
+       coalesce(percentile_disc(0.95) WITHIN GROUP (ORDER BY charged_tool_calls), 0) AS tool_calls,
+       coalesce(percentile_disc(0.95) WITHIN GROUP (ORDER BY charged_code_ms), 0) AS code_ms,
+       coalesce(percentile_disc(0.95) WITHIN GROUP (ORDER BY charged_browser_sessions), 0) AS browser_sessions
+  FROM (SELECT * FROM entitlements_admission
+         WHERE deployment_id = %(deployment)s::uuid AND held_compute_ms > 0
+           AND outcome IN ('succeeded', 'failed') AND NOT estimate_stands AND NOT tools_estimated
+         ORDER BY id DESC LIMIT 50) settled
+
+-- name: whose
+-- Which invocation of a deployment something belongs to that began at an instant: the one that it names, else the
+-- newest admitted before it (within the clocks' difference), else the newest.
+SELECT coalesce(
+    (SELECT id FROM entitlements_admission
+      WHERE id = %(named)s::uuid AND deployment_id = %(deployment)s::uuid AND outcome <> 'voided'),
+    (SELECT id FROM entitlements_admission
+      WHERE deployment_id = %(deployment)s::uuid AND runtime = 'agentcore' AND outcome <> 'voided'
+        AND admitted_at <= %(at)s::timestamptz + interval '2 s'
+      ORDER BY id DESC LIMIT 1),
+    (SELECT id FROM entitlements_admission
+      WHERE deployment_id = %(deployment)s::uuid AND runtime = 'agentcore' AND outcome <> 'voided'
+      ORDER BY id DESC LIMIT 1)) AS id
+
 -- name: observe
--- Folds one accepted report into its admission. It commutes and only raises; evidence beats void: the request
+-- Folds one accepted report into its admission. It commutes and only raises, but for the gateway's estimate of tokens
+-- from the text, which the first trusted report replaces; evidence beats void: the request
 -- comes back, as failed. A claim from beside user code (trusted = false) never replaces an estimate downwards,
 -- and never sets observed_at, which says that somebody trusted has seen it; `reports` counts both.
 -- No row: no such admission of this deployment.
 UPDATE entitlements_admission SET
     charged_requests = 1,
-    charged_tokens = CASE WHEN estimate_stands AND %(trusted)s THEN %(tokens)s::bigint
+    charged_tokens = CASE WHEN %(trusted)s AND (estimate_stands OR tokens_estimated AND observed_at IS NULL)
+                              THEN %(tokens)s::bigint
                           ELSE greatest(charged_tokens, %(tokens)s::bigint) END,
     charged_compute_ms = CASE WHEN estimate_stands AND %(trusted)s THEN %(compute_ms)s::bigint
                               ELSE greatest(charged_compute_ms, %(compute_ms)s::bigint) END,
@@ -200,6 +255,8 @@ UPDATE entitlements_admission SET
     charged_browser_sessions = CASE WHEN estimate_stands AND %(trusted)s THEN %(browser_sessions)s::bigint
                                     ELSE greatest(charged_browser_sessions, %(browser_sessions)s::bigint) END,
     estimate_stands = estimate_stands AND NOT %(trusted)s,
+    tokens_estimated = CASE WHEN %(trusted)s AND observed_at IS NULL THEN %(tokens_estimated)s
+                            ELSE tokens_estimated END,
     outcome = CASE outcome WHEN 'voided' THEN 'failed' ELSE outcome END,
     reports = reports + 1,
     observed_at = CASE WHEN %(trusted)s THEN coalesce(observed_at, now()) ELSE observed_at END

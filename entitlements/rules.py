@@ -263,12 +263,14 @@ def refusals_of(entitlements: Entitlements, standing: Standing, ask: Ask) -> lis
 
     For a measure with limit L and estimate e it passes while used + held + max(e, 1) <= L: without an
     estimate an invocation is refused once used has reached L. A tool's quota speaks only where that
-    tool may be used.
+    tool may be used: where its gate is closed, the gate speaks.
     """
     found: list[Refusal] = []
+    gates = refused_by_gates(entitlements, ask.runtime, ask.capabilities)
+    silent = _quotas_behind(gates, ask.capabilities)
     for measure in BUDGETS:
         limit = entitlements.limit(measure)
-        if measure in TOOL_BUDGETS and measure not in ask.tools:
+        if measure in TOOL_BUDGETS and (measure not in ask.tools or measure in silent):
             continue
         if measure in TOOL_BUDGETS and limit is None:
             limit = 0
@@ -292,8 +294,20 @@ def refusals_of(entitlements: Entitlements, standing: Standing, ask: Ask) -> lis
         limit = entitlements.limit(measure)
         if limit is not None and current + 1 > limit:
             found.append(Refusal(measure, current, limit))
-    found += [Refusal(gate) for gate in refused_by_gates(entitlements, ask.runtime, ask.capabilities)]
-    return found
+    return found + [Refusal(gate) for gate in gates]
+
+
+def _quotas_behind(gates: Iterable[LimitType], capabilities: Iterable[Capability | str]) -> frozenset[LimitType]:
+    """Return the quotas that belong only to capabilities behind closed gates."""
+    closed = set(gates)
+    if LimitType.RUNTIME_GATED in closed:
+        return TOOL_BUDGETS
+    behind: set[Key] = set()
+    before: set[Key] = set()
+    for capability in capabilities:
+        flag = FLAG_OF_CAPABILITY[Capability(capability)]
+        (behind if GATE_OF_FLAG[flag] in closed else before).update(QUOTAS_OF_FLAG.get(flag, ()))
+    return frozenset(limit for limit in TOOL_BUDGETS if KEY_OF_LIMIT[limit] in behind - before)
 
 
 def refused_by_cap(entitlements: Entitlements, cap: LimitType, current: int) -> Refusal | None:

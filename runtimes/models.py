@@ -264,6 +264,7 @@ class Grant(models.Model):
     account_id = models.UUIDField()
     capability = models.CharField(max_length=20, choices=[(c, c) for c in Capability])
     granted_at = models.DateTimeField(default=timezone.now)
+    given_at = models.DateTimeField(null=True, blank=True, help_text="When the provider had given it.")
     withdrawn_at = models.DateTimeField(null=True, blank=True)
     withdrawn_because = models.CharField(max_length=200, blank=True)
 
@@ -304,13 +305,14 @@ class AgentSession(models.Model):
     invocations = models.PositiveBigIntegerField(default=1)
     stopped_at = models.DateTimeField(null=True, blank=True)
     stopped_because = models.CharField(max_length=200, blank=True)
+    gone_at = models.DateTimeField(null=True, blank=True, help_text="When the provider had ended what was stopped.")
 
     class Meta:
         ordering = ("-last_used_at",)
         constraints: ClassVar = [models.UniqueConstraint("scope_id", "session_id", name="session_once")]
         indexes: ClassVar = [
             models.Index("agent_id", models.F("last_used_at").desc(), name="session_of_agent"),
-            models.Index("last_used_at", condition=Q(stopped_at__isnull=True), name="session_running"),
+            models.Index("last_used_at", condition=Q(gone_at__isnull=True), name="session_running"),
         ]
 
     def __str__(self) -> str:

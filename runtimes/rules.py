@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
+from uuid import UUID
 
-from entitlements.enums import LimitType
+from entitlements import rules as limits
+from entitlements.enums import Capability, LimitType, Runtime
 from webhost.errors import InvalidRequestError, Issue
 
 ROLES: Final = frozenset({"system", "user", "assistant", "tool"})
@@ -134,6 +137,116 @@ def runtime_body(
         ensure_ascii=False,
         separators=(",", ":"),
     ).encode()
+
+
+@dataclass(frozen=True)
+class Need:
+    """What one invocation is estimated to need, or did use. Code execution in milliseconds."""
+
+    tokens: int = 0
+    compute_ms: int = 0
+    tool_calls: int = 0
+    code_ms: int = 0
+    browser_sessions: int = 0
+
+
+# Fewer calls than this say nothing about the next one.
+_ENOUGH_CALLS: Final = 5
+# What an answer takes where neither its caller nor its history says.
+_USUAL_ANSWER_TOKENS: Final = 1_000
+_USUAL_TOOL_CALLS: Final = 10
+_USUAL_CODE_MS: Final = 60_000
+
+
+def estimate_of(
+    request: InvokeRequest, *, timeout_seconds: int, tools: Collection[LimitType], calls: int, recent: Need
+) -> Need:
+    """Return what to set aside for a call before it starts: an estimate, so a call may use more.
+
+    `recent` is a high percentile of what the deployment's last `calls` calls used. What the request bounds
+    itself (maxTokens, maxSteps) goes before history, history before what is usual; and nothing is above what
+    one call can spend before its timeout. `tools` are the quotas that speak for this call.
+    """
+    known = calls >= _ENOUGH_CALLS
+    at_most_ms = timeout_seconds * 1000
+    prompt = estimate_tokens(request.text)
+    if (bound := request.options.get("maxTokens")) is not None:
+        tokens = prompt + int(bound)
+    else:
+        tokens = max(recent.tokens, prompt) if known else prompt + _USUAL_ANSWER_TOKENS
+    steps = request.options.get("maxSteps")
+    tool_calls = max(recent.tool_calls, 1) if known else _USUAL_TOOL_CALLS
+    return Need(
+        tokens=max(tokens, 1),
+        compute_ms=min(max(recent.compute_ms, 1), at_most_ms) if known else at_most_ms,
+        tool_calls=(min(tool_calls, int(steps)) if steps else tool_calls) if LimitType.TOOL_CALLS in tools else 0,
+        code_ms=min(max(recent.code_ms, 1) if known else _USUAL_CODE_MS, at_most_ms)
+        if LimitType.CODE_EXECUTION_SECONDS in tools
+        else 0,
+        browser_sessions=(max(recent.browser_sessions, 1) if known else 1)
+        if LimitType.BROWSER_SESSIONS in tools
+        else 0,
+    )
+
+
+TOOLS: Final = frozenset({Capability.CODE_INTERPRETER.value, Capability.BROWSER.value})
+_GRANTABLE: Final = frozenset({
+    LimitType.MEMORY_ENABLED.value, LimitType.CODE_INTERPRETER_ENABLED.value, LimitType.BROWSER_ENABLED.value,
+})  # fmt: skip
+
+
+def tools_off(request: InvokeRequest) -> bool:
+    """Say whether the caller wants no tools used."""
+    return request.options.get("tools") == "off"
+
+
+def allowed_now(granted: frozenset[str], request: InvokeRequest) -> frozenset[str]:
+    """Return the capabilities that a call may use: what is granted, without tools where the caller says so."""
+    return granted - TOOLS if tools_off(request) else granted
+
+
+def quotas_of(capabilities: Collection[str]) -> frozenset[LimitType]:
+    """Return the quotas that speak where these capabilities may be used."""
+    limit_of_key = {key: limit for limit, key in limits.KEY_OF_LIMIT.items()}
+    return frozenset(
+        limit_of_key[quota]
+        for capability, flag in limits.FLAG_OF_CAPABILITY.items()
+        if capability in capabilities
+        for quota in limits.QUOTAS_OF_FLAG.get(flag, ())
+    )
+
+
+def only_waits_for_withdrawal(exceeded: Collection[str]) -> bool:
+    """Say whether all that refuses is a capability the tier no longer has: it is taken away, then the call passes."""
+    return bool(exceeded) and _GRANTABLE.issuperset(exceeded)
+
+
+# Where a session lives and how long, by runtime: AgentCore's own defaults, and 30 days in a Durable Object.
+_AGENTCORE_IDLE: Final = 900
+_AGENTCORE_LIFETIME: Final = 28_800
+_CLOUDFLARE_IDLE: Final = 30 * 24 * 3600
+
+
+def session_life(runtime: str, lifecycle: Mapping[str, Any]) -> tuple[int, int | None]:
+    """Return after how many idle seconds a session ends, and how many after its start at the latest (None: never)."""
+    if runtime != Runtime.AGENTCORE:
+        return _CLOUDFLARE_IDLE, None
+    return (
+        int(lifecycle.get("idleTimeoutSeconds", _AGENTCORE_IDLE)),
+        int(lifecycle.get("maxLifetimeSeconds", _AGENTCORE_LIFETIME)),
+    )
+
+
+def tool_evidence(kind: str, remote_id: str, deployment_id: UUID, invocation_id: UUID, code_ms: int) -> str:
+    """Return what the control plane signs of a tool session that it saw, in one line."""
+    return f"tool/v1|{kind}|{remote_id}|{deployment_id.hex}|{invocation_id.hex}|{code_ms}"
+
+
+def code_ms_of(kind: str, started_at: datetime, ended_at: datetime | None, now: datetime) -> int:
+    """Return how long a session of the code interpreter ran, or runs, in milliseconds; a browser executes none."""
+    if kind != Capability.CODE_INTERPRETER:
+        return 0
+    return max(round(((ended_at or now) - started_at).total_seconds() * 1000), 0)
 
 
 def estimate_tokens(*texts: str) -> int:

@@ -7,7 +7,7 @@ from uuid import UUID
 from celery import shared_task
 from django.utils import timezone
 
-from runtimes.actions import deployments
+from runtimes.actions import deployments, grants, tools
 
 
 @shared_task(name="runtimes.run_deployment")
@@ -29,3 +29,15 @@ def sweep_deployments() -> int:
 def sweep_removals() -> int:
     """Remove at the providers what was deleted or given up; return how much is gone."""
     return deployments.remove_remote(timezone.now())
+
+
+@shared_task(name="runtimes.sweep_grants")
+def sweep_grants() -> int:
+    """Withdraw capabilities that tiers no longer cover, give back what they cover again; return how many changed."""
+    return grants.sweep_grants(timezone.now())
+
+
+@shared_task(name="runtimes.sweep_tools")
+def sweep_tools() -> int:
+    """Charge what deployments' tools did unseen; return how many deployments were looked at."""
+    return tools.sweep_tools(timezone.now())

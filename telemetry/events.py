@@ -82,6 +82,7 @@ class Event:
     agent_id: UUID | None = None
     runtime: str | None = None
     trace_id: str = ""
+    tokens_estimated: bool = False
 
     def measures(self) -> dict[str, int]:
         """Return the five measures under the ledger's names."""
@@ -151,7 +152,6 @@ def parse_event(found: Any) -> Event | list[Issue]:
         return lambda value: parse_id(prefix, value)
 
     take("requests", _none_or_one, 1)
-    take("provider", _provider, None)
     event = Event(
         event_id=take("eventId", _event_id),
         invocation_id=take("invocationId", identified(Prefix.INVOCATION)),
@@ -168,6 +168,7 @@ def parse_event(found: Any) -> Event | list[Issue]:
         agent_id=take("agentId", identified(Prefix.AGENT), None),
         runtime=take("runtimeProvider", _runtime, None),
         trace_id=take("traceId", _trace, ""),
+        tokens_estimated=bool(take("provider", _provider, None)),
     )
     return issues or event
 
@@ -239,8 +240,10 @@ def _runtime(value: Any) -> str:
         raise ValueError(f"It is one of {', '.join(Runtime)}.") from None
 
 
-def _provider(value: Any) -> None:
+def _provider(value: Any) -> bool:
+    """Return the one thing in it that we read: whether the tokens were counted from the text."""
     if value is not None and not isinstance(value, dict):
         raise ValueError("It is an object.")
     if value and len(json.dumps(value, default=str)) > LARGEST_PROVIDER:
         raise ValueError(f"It is at most {LARGEST_PROVIDER} characters of JSON.")
+    return value is not None and value.get("tokensEstimated") is True

@@ -17,7 +17,7 @@ from entitlements.enums import Runtime, Scope
 from entitlements.models import Account, ApiToken, Override, Tier
 from entitlements.rules import KEY_OF_FIELD
 from runtimes.enums import DeploymentStatus
-from runtimes.models import Agent, Artifact, Deployment
+from runtimes.models import Agent, Artifact, Deployment, Grant
 from webhost.signing import current_root_key_id
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -89,6 +89,10 @@ def make_deployment(
     deployment = Deployment.objects.create(
         agent=agent, artifact=Artifact.objects.create(sha256=digest, size=1), status=status, **values | fields
     )
+    for capability in deployment.capabilities:
+        Grant.objects.create(
+            deployment=deployment, account_id=agent.account_id, capability=capability, given_at=timezone.now()
+        )
     if activate and status == DeploymentStatus.ACTIVE:
         agent.active_deployment = deployment
         agent.save(update_fields=["active_deployment"])

@@ -201,8 +201,14 @@ class Admission(models.Model):
         indexes: ClassVar = [
             models.Index("account_id", "period", "id", name="admission_of_account"),
             models.Index("expires_at", condition=Q(outcome=Outcome.OPEN), name="admission_open"),
-            # A deployment's recent use, for estimates, and whose a tool's session was: AgentCore only.
-            models.Index("deployment_id", "id", condition=Q(runtime=Runtime.AGENTCORE), name="admission_of_deployment"),
+            # A deployment's recent use, for estimates, and whose a tool's session was.
+            models.Index(
+                "deployment_id",
+                "id",
+                condition=Q(runtime=Runtime.AGENTCORE) | Q(held_compute_ms__gt=0),
+                name="admission_of_deployment",
+            ),
+            models.Index("deployment_id", condition=Q(tools_estimated=True), name="admission_tools_unseen"),
         ]
         constraints: ClassVar = [
             # The promise, kept by the database: no admission of the gateway ever passed a limit it was

@@ -7,6 +7,7 @@ provider adopts what it made before, and the previous version keeps serving unti
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from datetime import datetime, timedelta
 from io import BytesIO
 from typing import BinaryIO
@@ -22,12 +23,15 @@ from django.utils import timezone
 
 from entitlements.actions.gates import lock_account, require_room, require_runtime
 from entitlements.enums import LimitType, Runtime
+from runtimes.actions.grants import close_grants, give_back_all, mark_given, open_grants
+from runtimes.actions.sessions import stop_sessions_of
+from runtimes.actions.targets import target_of
 from runtimes.bundle import prepare_bundle, read_bundle
 from runtimes.enums import DeploymentStatus
 from runtimes.errors import DeploymentFailedError
-from runtimes.models import Agent, Artifact, Deployment, DeploymentLogLine, RuntimeSwitch
+from runtimes.models import Agent, Artifact, Deployment, DeploymentLogLine, RuntimeSwitch, SecretName
 from runtimes.providers import PROVIDERS
-from runtimes.providers.base import AgentRef, Target
+from runtimes.providers.base import AgentRef
 from webhost.errors import ConflictError, InvalidRequestError, NotFoundError, WebhostError
 from webhost.ids import new_id
 from webhost.queue import send_on_commit
@@ -36,20 +40,6 @@ from webhost.signing import current_root_key_id
 logger = logging.getLogger(__name__)
 
 _KEPT = Q(removal_requested_at__isnull=True) & ~Q(status=DeploymentStatus.FAILED)
-
-
-def target_of(deployment: Deployment) -> Target:
-    """Return a deployment as the adapters know it."""
-    return Target(
-        account_id=deployment.account_id,
-        agent_id=deployment.agent_id,
-        deployment_id=deployment.id,
-        version=deployment.version,
-        runtime=deployment.runtime_provider,
-        root_key_id=deployment.root_key_id,
-        capabilities=frozenset(deployment.capabilities),
-        timeout_seconds=deployment.timeout_seconds,
-    )
 
 
 def write_line(deployment_id: UUID, line: str) -> None:
@@ -103,6 +93,8 @@ def accept_deployment(agent: Agent, upload: BinaryIO, *, deployment_id: UUID | N
                 root_key_id=current_root_key_id(),
                 deadline_at=timezone.now() + timedelta(seconds=settings.DEPLOY_DEADLINE_SECONDS),
             )
+            # Recorded before the provider gives anything, so that nothing is given unrecorded.
+            open_grants(deployment, capabilities)
             write_line(deployment.id, f"Accepted version {deployment.version}: {source.source_sha256[:12]}.")
             send_on_commit("runtimes.run_deployment", str(deployment.id))
     except Agent.DoesNotExist as error:
@@ -156,7 +148,7 @@ def run_deployment(deployment_id: UUID) -> DeploymentStatus | None:
         if deployment.deadline_at <= timezone.now():
             return _fail(deployment, "DeadlineExceeded", "The deployment was interrupted and its time is up.")
         try:
-            deployed_sha256 = _deploy(deployment)
+            deployed_sha256, remote = _deploy(deployment)
         except DeploymentFailedError as error:
             if error.retryable and timezone.now() + timedelta(seconds=10) < deployment.deadline_at:
                 write_line(deployment.id, f"{error.message} Trying again.")
@@ -168,10 +160,10 @@ def run_deployment(deployment_id: UUID) -> DeploymentStatus | None:
         except Exception:
             logger.exception("Deployment %s failed unexpectedly.", deployment.public_id)
             return _fail(deployment, "Internal", "Something went wrong on our side. Please try again.")
-        return _finish(deployment, deployed_sha256)
+        return _finish(deployment, deployed_sha256, remote)
 
 
-def _deploy(deployment: Deployment) -> str:
+def _deploy(deployment: Deployment) -> tuple[str, dict[str, str]]:
     artifact = deployment.artifact
     with default_storage.open(artifact.path) as stored:
         source = read_bundle(BytesIO(stored.read()))
@@ -182,27 +174,30 @@ def _deploy(deployment: Deployment) -> str:
     write_line(deployment.id, f"Deploying {len(bundle.modules)} modules to {deployment.runtime_provider}.")
     provider = PROVIDERS[deployment.runtime_provider]
     target = target_of(deployment)
-    provider.deploy(target, bundle)
-    provider.activate(target)
-    return bundle.deployed_sha256
+    remote = dict(provider.deploy(target, bundle))
+    provider.activate(replace(target, remote=remote))
+    return bundle.deployed_sha256, remote
 
 
-def _finish(deployment: Deployment, deployed_sha256: str) -> DeploymentStatus:
+def _finish(deployment: Deployment, deployed_sha256: str, remote: dict[str, str]) -> DeploymentStatus:
     with transaction.atomic():
         agent = Agent.objects.select_for_update(no_key=True).get(pk=deployment.agent_id)
         done = Deployment.objects.filter(pk=deployment.pk, status=DeploymentStatus.DEPLOYING).update(
             status=DeploymentStatus.ACTIVE,
             deployed_sha256=deployed_sha256,
+            remote=remote,
             claimed_until=None,
             finished_at=timezone.now(),
         )
         if not done:
             _remove_again(deployment)
             return DeploymentStatus(Deployment.objects.get(pk=deployment.pk).status)
+        mark_given(deployment)
         if agent.deleted_at is not None:
             Deployment.objects.filter(pk=deployment.pk).update(removal_requested_at=timezone.now())
         else:
             _point(agent, deployment)
+            _give_up_old(agent, deployment)
         write_line(deployment.id, f"Version {deployment.version} is active.")
     return DeploymentStatus.ACTIVE
 
@@ -216,6 +211,23 @@ def _point(agent: Agent, deployment: Deployment) -> None:
         status=DeploymentStatus.ACTIVE
     )
     Agent.objects.filter(pk=agent.pk).update(active_deployment=deployment, last_error="")
+
+
+def _give_up_old(agent: Agent, serving: Deployment) -> None:
+    """Let go of versions beyond those that the provider keeps beside the one that serves. Needs the agent locked."""
+    keeps = PROVIDERS[serving.runtime_provider].keeps
+    if keeps is None:
+        return
+    old = Deployment.objects.filter(
+        agent=agent,
+        runtime_provider=serving.runtime_provider,
+        status=DeploymentStatus.ROLLED_BACK,
+        removal_requested_at=None,
+    )
+    beyond = list(old.order_by("-version").values_list("pk", flat=True)[keeps:])
+    if beyond:
+        Deployment.objects.filter(pk__in=beyond).update(removal_requested_at=timezone.now())
+        send_on_commit("runtimes.sweep_removals")
 
 
 def _fail(deployment: Deployment, code: str, message: str) -> DeploymentStatus:
@@ -249,6 +261,7 @@ def activate_deployment(agent: Agent, deployment: Deployment, reason: str) -> De
         raise ConflictError(f"A deployment that is {deployment.status} cannot serve.")
     require_runtime(agent.account_id, deployment.runtime_provider, deployment.capabilities, agent_id=agent.id)
     PROVIDERS[deployment.runtime_provider].activate(target_of(deployment))
+    give_back_all(deployment)
     with pghistory.context(reason=reason), transaction.atomic():
         locked = Agent.objects.select_for_update(no_key=True).get(pk=agent.pk)
         fresh = Deployment.objects.get(pk=deployment.pk)
@@ -294,9 +307,7 @@ def remove_remote(now: datetime) -> int:
         for deployment in Deployment.objects.filter(
             removal_requested_at__isnull=False, removed_at__isnull=True
         ).order_by("removal_requested_at")[:50]:
-            if _remove_one(deployment):
-                Deployment.objects.filter(pk=deployment.pk).update(removed_at=now)
-                gone += 1
+            gone += _remove_one(deployment, now)
         for agent in Agent.objects.filter(deleted_at__isnull=False, removed_at__isnull=True)[:50]:
             gone += _remove_agent(agent, now)
     return gone
@@ -306,12 +317,14 @@ def _remove_agent(agent: Agent, now: datetime) -> int:
     if agent.deployments.filter(status=DeploymentStatus.DEPLOYING).exists():
         return 0
     for deployment in agent.deployments.filter(removed_at__isnull=True):
-        if not _remove_one(deployment):
+        if not _remove_one(deployment, now):
             return 0
-        Deployment.objects.filter(pk=deployment.pk).update(removed_at=now)
+    # Only those that ever had something of it are asked.
+    runtimes = set(agent.deployments.values_list("runtime_provider", flat=True))
+    runtimes |= set(SecretName.objects.filter(agent=agent).values_list("runtime", flat=True))
     try:
-        for provider in PROVIDERS.values():
-            provider.remove_agent(AgentRef(agent.account_id, agent.pk))
+        for runtime in sorted(runtimes & PROVIDERS.keys()):
+            PROVIDERS[runtime].remove_agent(AgentRef(agent.account_id, agent.pk))
     except WebhostError as error:
         logger.warning("Agent %s could not be removed yet: %s", agent.public_id, error.message)
         return 0
@@ -319,13 +332,15 @@ def _remove_agent(agent: Agent, now: datetime) -> int:
     return 1
 
 
-def _remove_one(deployment: Deployment) -> bool:
+def _remove_one(deployment: Deployment, now: datetime) -> int:
     provider = PROVIDERS.get(deployment.runtime_provider)
-    if provider is None:
-        return True
     try:
-        provider.remove(target_of(deployment))
+        if provider is not None:
+            if deployment.runtime_provider == Runtime.AGENTCORE:
+                stop_sessions_of(deployment, now, because="its version was removed")
+            provider.remove(target_of(deployment))
     except WebhostError as error:
         logger.warning("Deployment %s could not be removed yet: %s", deployment.public_id, error.message)
-        return False
-    return True
+        return 0
+    close_grants(deployment, because="removed")
+    return Deployment.objects.filter(pk=deployment.pk).update(removed_at=now)

@@ -14,11 +14,16 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
+from django.conf import settings
+
 from entitlements import ledger
 from entitlements.actions.admit import admit
-from entitlements.enums import Outcome
+from entitlements.enums import LimitType, Outcome, Runtime
+from entitlements.errors import LimitExceededError
 from runtimes import rules
-from runtimes.errors import NotReachedError, RuntimeFailedError
+from runtimes.actions.sessions import use_session, used_session
+from runtimes.actions.tools import measured
+from runtimes.errors import NotReachedError, RuntimeFailedError, SessionEndedError
 from runtimes.providers import PROVIDERS
 from runtimes.providers.base import Delta, Failure, Invocation, Stream, Target, Usage
 from runtimes.providers.base import Final as FinalEvent
@@ -30,8 +35,12 @@ from webhost.period import ends_at, period_of
 logger = logging.getLogger(__name__)
 
 _RESOLVE: Final = """
-SELECT g.id AS agent_id, g.disabled_at, d.id AS deployment_id, d.version, d.runtime_provider, d.capabilities,
-       d.timeout_seconds, d.root_key_id, s.invocations AS switched_on, s.message AS switch_message
+SELECT g.id AS agent_id, g.disabled_at, d.id AS deployment_id, d.version, d.runtime_provider,
+       d.timeout_seconds, d.root_key_id, d.remote, d.config #> '{{agentcore,lifecycle}}' AS lifecycle,
+       s.invocations AS switched_on, s.message AS switch_message,
+       -- What it has at the provider now, not what it asked for.
+       CASE WHEN d.capabilities <> '{{}}' THEN ARRAY(SELECT capability FROM runtimes_grant
+             WHERE deployment_id = d.id AND withdrawn_at IS NULL) ELSE '{{}}' END AS capabilities
   FROM runtimes_agent g
   LEFT JOIN runtimes_deployment d ON d.id = g.active_deployment_id
   LEFT JOIN runtimes_runtimeswitch s ON s.runtime = d.runtime_provider
@@ -47,6 +56,14 @@ _LONGEST_LOG: Final = 65_536
 
 
 @dataclass(frozen=True)
+class Resolved:
+    """The deployment that serves, and how long its sessions live (rules.session_life)."""
+
+    target: Target
+    session_life: tuple[int, int | None]
+
+
+@dataclass(frozen=True)
 class Started:
     """An admitted invocation on its way to the provider."""
 
@@ -59,6 +76,8 @@ class Started:
     remaining: Mapping[str, int | None]
     body: bytes
     began: float
+    session_record: UUID | None = None
+    uses_tools: bool = False
 
     @property
     def milliseconds(self) -> int:
@@ -72,7 +91,7 @@ class Started:
         return rules.rate_limit_headers(self.admission, self.remaining, seconds)
 
 
-def resolve(account_id: UUID, agent: str) -> Target:
+def resolve(account_id: UUID, agent: str) -> Resolved:
     """Find the deployment that serves an agent of this account, by its id or name; one query.
 
     Raises NotFoundError for nobody's and somebody else's alike, ConflictError when it is disabled, has
@@ -93,7 +112,7 @@ def resolve(account_id: UUID, agent: str) -> Target:
         raise ConflictError(
             row["switch_message"] or "This runtime is switched off at the moment.", retryable=True, retry_after=60
         )
-    return Target(
+    target = Target(
         account_id=account_id,
         agent_id=row["agent_id"],
         deployment_id=row["deployment_id"],
@@ -102,7 +121,51 @@ def resolve(account_id: UUID, agent: str) -> Target:
         root_key_id=row["root_key_id"],
         capabilities=frozenset(row["capabilities"]),
         timeout_seconds=row["timeout_seconds"],
+        remote=row["remote"],
     )
+    return Resolved(target, rules.session_life(target.runtime, row["lifecycle"] or {}))
+
+
+def subject_of(
+    target: Target, *, token_id: UUID | None = None, tools: frozenset[LimitType] = frozenset()
+) -> ledger.Subject:
+    """Return what the ledger needs to judge a call of a deployment; `tools` are the quotas that speak."""
+    return ledger.Subject(
+        account_id=target.account_id,
+        agent_id=target.agent_id,
+        deployment_id=target.deployment_id,
+        runtime=target.runtime,
+        timeout_seconds=target.timeout_seconds,
+        token_id=token_id,
+        capabilities=target.capabilities,
+        tools=tools,
+    )
+
+
+def need_of(target: Target, request: rules.InvokeRequest, tools: frozenset[LimitType]) -> ledger.Usage:
+    """Return what to set aside for a call: nothing, but on runtimes that reserve (settings.RESERVING_RUNTIMES)."""
+    if target.runtime not in settings.RESERVING_RUNTIMES:
+        return ledger.NOTHING
+    recent = ledger.recent_use(target.deployment_id)
+    need = rules.estimate_of(
+        request,
+        timeout_seconds=target.timeout_seconds,
+        tools=tools,
+        calls=recent.calls,
+        recent=rules.Need(**recent.usage.measures()),
+    )
+    return ledger.Usage(**vars(need))
+
+
+_WITHDRAWN_WITHIN: Final = 15
+
+
+def retryable_while_withdrawn(refusal: LimitExceededError) -> LimitExceededError:
+    """Return a refusal that says to try again where a capability is only waiting to be withdrawn (ADR 10)."""
+    if not rules.only_waits_for_withdrawal(refusal.details["exceeded"]):
+        return refusal
+    message = f"{refusal.message} It is being withdrawn from this deployment, which then runs without it."
+    return LimitExceededError(message, details=refusal.details, retryable=True, retry_after=_WITHDRAWN_WITHIN)
 
 
 def start(
@@ -115,43 +178,82 @@ def start(
     invocation_id: UUID | None = None,
 ) -> Started:
     """Resolve and admit: everything that may refuse, before a provider costs money."""
-    target = resolve(account_id, agent)
+    resolved = resolve(account_id, agent)
+    target = resolved.target
+    allowed = rules.allowed_now(target.capabilities, request)
+    tools = rules.quotas_of(allowed)
     admission_id = invocation_id or new_id()
     session_id = request.session_id or public_id(Prefix.SESSION, new_id())
-    subject = ledger.Subject(
-        account_id=account_id,
-        agent_id=target.agent_id,
-        deployment_id=target.deployment_id,
-        runtime=target.runtime,
-        timeout_seconds=target.timeout_seconds,
-        token_id=token_id,
-        capabilities=target.capabilities,
-    )
-    admission = admit(admission_id, subject, trace_id=trace_id, session_id=session_id)
+    try:
+        admission = admit(
+            admission_id,
+            subject_of(target, token_id=token_id, tools=tools),
+            estimate=need_of(target, request, tools),
+            trace_id=trace_id,
+            session_id=session_id,
+        )
+    except LimitExceededError as refusal:
+        raise retryable_while_withdrawn(refusal) from None
     remaining = rules.remaining_after(admission)
     body = rules.runtime_body(
-        request,
-        session_id=session_id,
-        trace_id=trace_id,
-        capabilities=target.capabilities,
-        remaining=remaining,
+        request, session_id=session_id, trace_id=trace_id, capabilities=allowed, remaining=remaining
     )
-    return Started(admission_id, target, request, session_id, trace_id, admission, remaining, body, time.monotonic())
+    return Started(
+        admission_id,
+        target,
+        request,
+        session_id,
+        trace_id,
+        admission,
+        remaining,
+        body,
+        time.monotonic(),
+        session_record=_session(resolved, request, session_id, admission_id),
+        uses_tools=bool(tools),
+    )
 
 
-def _settle(started: Started, outcome: Outcome, usage: ledger.Usage, error_class: str | None = None) -> None:
-    """Close the admission. What cannot be settled now is closed as overdue, and the runtime's report corrects it."""
+def _session(resolved: Resolved, request: rules.InvokeRequest, session_id: str, admission_id: UUID) -> UUID | None:
+    """Record the session that a call uses; where that is refused, or impossible, the request is given back."""
+    if resolved.target.runtime == Runtime.CLOUDFLARE and request.session_id is None:
+        return None  # nobody can name it, and it costs nothing while it idles
     try:
-        ledger.settle(started.invocation_id, outcome, usage, error_class=error_class, latency_ms=started.milliseconds)
+        return use_session(resolved.target, session_id, resolved.session_life)
+    except WebhostError as error:
+        _void(admission_id, "SessionEnded" if isinstance(error, SessionEndedError) else error.code.value)
+        raise
+
+
+def _settle(started: Started, outcome: Outcome, usage: ledger.Usage, error_class: str | None = None) -> ledger.Usage:
+    """Close the admission and return what was used, tools as they were seen at the provider included.
+
+    What cannot be settled now is closed as overdue, and the runtime's report corrects it.
+    """
+    unseen = False
+    milliseconds = started.milliseconds
+    if started.uses_tools:
+        usage, unseen = measured(started.target, started.invocation_id, usage)
+    try:
+        ledger.settle(
+            started.invocation_id,
+            outcome,
+            usage,
+            error_class=error_class,
+            latency_ms=milliseconds,
+            tools_unseen=unseen,
+        )
     except WebhostError:
         logger.warning("Invocation %s could not be settled and will be closed as overdue.", started.invocation_id)
+    if started.session_record is not None and started.target.runtime == Runtime.AGENTCORE:
+        used_session(started.session_record)
+    return usage
 
 
-def _void(started: Started, error_class: str) -> None:
+def _void(invocation_id: UUID, error_class: str) -> None:
     try:
-        ledger.void(started.invocation_id, error_class)
+        ledger.void(invocation_id, error_class)
     except WebhostError:
-        logger.warning("Invocation %s could not be voided and will be closed as overdue.", started.invocation_id)
+        logger.warning("Invocation %s could not be voided and will be closed as overdue.", invocation_id)
 
 
 def _keep_logs(started: Started, lines: tuple[str, ...]) -> None:
@@ -214,14 +316,13 @@ def finish(started: Started) -> dict[str, Any]:
     Whatever goes wrong is settled truthfully: given back only when the provider was certainly not
     reached, counted otherwise.
     """
-    invocation = Invocation(started.invocation_id, started.trace_id, started.body)
+    invocation = Invocation(started.invocation_id, started.trace_id, started.body, started.session_id)
     try:
         answer = PROVIDERS[started.target.runtime].invoke(started.target, invocation)
     except BaseException as error:
         _close_failed(started, error)
         raise
-    usage = _usage(answer.usage)
-    _settle(started, Outcome.SUCCEEDED, usage)
+    usage = _settle(started, Outcome.SUCCEEDED, _usage(answer.usage))
     _keep_logs(started, answer.logs)
     return {
         "output": {"text": answer.text},
@@ -234,13 +335,13 @@ def finish(started: Started) -> dict[str, Any]:
 
 def _close_failed(started: Started, error: BaseException) -> None:
     if isinstance(error, NotReachedError):
-        _void(started, error.error_class)
+        _void(started.invocation_id, error.error_class)
     elif isinstance(error, RuntimeFailedError):
         _settle(started, Outcome.FAILED, _observed(started, error.usage), error.error_class)
         _keep_logs(started, error.logs)
     elif isinstance(error, WebhostError):
         # The adapter's own check refused: nothing was sent.
-        _void(started, error.code.value)
+        _void(started.invocation_id, error.code.value)
     else:
         _settle(started, Outcome.FAILED, _observed(started, None), type(error).__name__)
 
@@ -295,8 +396,7 @@ class StreamedAnswer:
         yield self._failed("Truncated", "The agent's answer broke off.", None, ())
 
     def _done(self, event: FinalEvent) -> Iterator[Event]:
-        usage = _usage(event.usage)
-        self._end(Outcome.SUCCEEDED, usage, None)
+        usage = self._end(Outcome.SUCCEEDED, _usage(event.usage), None)
         _keep_logs(self._started, event.logs)
         yield "usage", public_usage(usage)
         yield "done", {}
@@ -309,10 +409,11 @@ class StreamedAnswer:
     def _seen(self, seen: Usage | None) -> ledger.Usage:
         return _observed(self._started, seen, "".join(self._text))
 
-    def _end(self, outcome: Outcome, usage: ledger.Usage, error_class: str | None) -> None:
-        if not self._settled:
-            self._settled = True
-            _settle(self._started, outcome, usage, error_class)
+    def _end(self, outcome: Outcome, usage: ledger.Usage, error_class: str | None) -> ledger.Usage:
+        if self._settled:
+            return usage
+        self._settled = True
+        return _settle(self._started, outcome, usage, error_class)
 
     def close(self) -> None:
         """Stop the upstream, and charge what was used if nobody has yet: the reader hung up."""
@@ -336,7 +437,7 @@ def _first_of(stream: Stream) -> Delta | FinalEvent | None:
 
 def open_stream(started: Started) -> StreamedAnswer:
     """Call the provider, once, and wait for its first event; a failure before it is raised, and settled."""
-    invocation = Invocation(started.invocation_id, started.trace_id, started.body)
+    invocation = Invocation(started.invocation_id, started.trace_id, started.body, started.session_id)
     try:
         stream = PROVIDERS[started.target.runtime].stream(started.target, invocation)
         first = _first_of(stream)

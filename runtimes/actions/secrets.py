@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, QuerySet
 from django.utils import timezone
 
 from runtimes import rules
@@ -45,7 +45,7 @@ def put_secrets(agent: Agent, values: Mapping[str, str]) -> list[SecretState]:
             issues.append({"path": name, "message": f"Text of 1 to {LARGEST_VALUE_BYTES:,} bytes, without NUL."})
     if issues or not values:
         raise InvalidRequestError("The secrets are not valid.", issues=issues, path=None if issues else "secrets")
-    known = set(SecretName.objects.filter(agent=agent).values_list("name", flat=True))
+    known = set(_names_of(agent).values_list("name", flat=True))
     if len(known | values.keys()) > MOST_SECRETS:
         raise ConflictError(f"An agent has at most {MOST_SECRETS} secrets.")
     # The provider first, so that a name never claims a value that is nowhere. No transaction is open meanwhile.
@@ -53,17 +53,20 @@ def put_secrets(agent: Agent, values: Mapping[str, str]) -> list[SecretState]:
     now = timezone.now()
     with transaction.atomic():
         SecretName.objects.bulk_create(
-            [SecretName(agent=agent, name=name, set_at=now) for name in sorted(values.keys() - known)],
+            [
+                SecretName(agent=agent, runtime=agent.runtime_provider, name=name, set_at=now)
+                for name in sorted(values.keys() - known)
+            ],
             ignore_conflicts=True,
         )
-        SecretName.objects.filter(agent=agent, name__in=values.keys() & known).update(rotated_at=now)
+        _names_of(agent).filter(name__in=values.keys() & known).update(rotated_at=now)
     return list_secrets(agent)
 
 
 def list_secrets(agent: Agent) -> list[SecretState]:
-    """Return the names that are set, and those that the active deployment asks for."""
+    """Return the names that are set where the agent runs, and those that the active deployment asks for."""
     required, optional = _declared(agent)
-    rows = {row.name: row for row in SecretName.objects.filter(agent=agent).order_by(F("name"))}
+    rows = {row.name: row for row in _names_of(agent).order_by(F("name"))}
     return [
         SecretState(
             name=name,
@@ -78,10 +81,15 @@ def list_secrets(agent: Agent) -> list[SecretState]:
 
 def delete_secret(agent: Agent, name: str) -> None:
     """Delete a secret; later deployments and rollbacks do not bring it back. Raises NotFoundError."""
-    if not SecretName.objects.filter(agent=agent, name=name).exists():
+    if not _names_of(agent).filter(name=name).exists():
         raise NotFoundError
     _provider_of(agent).put_secrets(AgentRef(agent.account_id, agent.pk), {name: None})
-    SecretName.objects.filter(agent=agent, name=name).delete()
+    _names_of(agent).filter(name=name).delete()
+
+
+def _names_of(agent: Agent) -> QuerySet[SecretName]:
+    """Return the names at the provider of the agent's runtime: another one has none of their values."""
+    return SecretName.objects.filter(agent=agent, runtime=agent.runtime_provider)
 
 
 def _provider_of(agent: Agent) -> Provider:

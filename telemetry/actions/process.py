@@ -114,6 +114,7 @@ class _Judged:
             **self.parameters(),
             "deployment": self.owner.deployment_id,
             "trusted": is_trusted(self.owner.runtime),
+            "tokens_estimated": self.event.tokens_estimated,
             **self.event.measures(),
         }
 

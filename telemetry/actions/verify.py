@@ -10,14 +10,23 @@ from typing import Any, Final
 from uuid import UUID
 
 from entitlements import ledger
-from entitlements.enums import Outcome, Source
+from entitlements.enums import Capability, Outcome, Source
+from runtimes.rules import tool_evidence
 from telemetry.actions.closing import statement_stands
 from telemetry.actions.process import read_signed
 from telemetry.actions.roll_up import roll_up
 from telemetry.actions.usage import RETENTION_ACTOR
 from telemetry.events import Event
 from telemetry.models import UsageStatement
-from telemetry.proof import MEASURES, Observed, Settled, charge_problems, outcome_problem, read_settlement
+from telemetry.proof import (
+    MEASURES,
+    TOOL_MEASURES,
+    Observed,
+    Settled,
+    charge_problems,
+    outcome_problem,
+    read_settlement,
+)
 from telemetry.rules import KNOWN_FOR, Owner, attribution_holds, bucket_of, is_trusted, made_at_of
 from webhost import db
 from webhost.db import HotConnection
@@ -37,6 +46,11 @@ SELECT r.*, coalesce(d.body, r.body) AS signed, o.agent_id, o.account_id AS owne
        r.invocation_id IN (SELECT id FROM entitlements_admission WHERE account_id = %(account)s AND period = %(period)s)
        OR r.account_id = %(account)s AND r.received_at >= %(start)s AND r.received_at < %(late)s)
  ORDER BY r.id
+"""
+_TOOLS = """
+SELECT * FROM runtimes_tooluse
+ WHERE invocation_id IN (SELECT id FROM entitlements_admission WHERE account_id = %(account)s AND period = %(period)s)
+ ORDER BY id
 """
 _NAMED_ELSEWHERE = "SELECT id FROM entitlements_admission WHERE id = ANY(%(ids)s)"
 _HOURS = f"""
@@ -108,6 +122,7 @@ def verify_usage(account_id: UUID, period: date) -> Proof:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         admissions = {r["id"]: r for r in connection.execute(_ADMISSIONS, parameters)}
         reports = connection.execute(_REPORTS, parameters).fetchall()
+        tool_uses = connection.execute(_TOOLS, parameters).fetchall()
         elsewhere = _elsewhere(connection, [r["invocation_id"] for r in reports], admissions)
         hours = connection.execute(_HOURS, parameters).fetchall()
         details = connection.execute(_DETAILS, parameters).fetchall()
@@ -120,8 +135,10 @@ def verify_usage(account_id: UUID, period: date) -> Proof:
     findings += _check_reports(reports, evidence)
     if not is_carried:  # what retention took, its statement stands for
         findings += _check_missing(reports, admissions, elsewhere, period)
+    tools: dict[UUID, dict[str, int]] = {}
+    findings += _check_tools(tool_uses, tools)
     for row in admissions.values():
-        findings += _check_admission(row, evidence[row["id"]])
+        findings += _check_admission(row, evidence[row["id"]], tools.get(row["id"]))
     if is_carried:
         findings += _check_hours_by_counter(hours, counter or {}, adjusted or {})
     else:
@@ -215,7 +232,23 @@ def _check_missing(
 # --- Admissions ----------------------------------------------------------------------------------------
 
 
-def _check_admission(row: Mapping[str, Any], observed: Sequence[Observed]) -> Iterator[Finding]:
+def _check_tools(uses: Sequence[Mapping[str, Any]], tools: dict[UUID, dict[str, int]]) -> Iterator[Finding]:
+    """Check the control plane's signature over each tool session that it saw, and add them up by invocation."""
+    for row in uses:
+        said = tool_evidence(
+            row["kind"], row["remote_id"], row["deployment_id"], row["invocation_id"], row["code_ms"]
+        )  # fmt: skip
+        if not verify_settlement(said.encode(), row["mac"]):
+            yield Finding(f"tool use {row['id']}", "its signature does not fit what it says")
+        seen = tools.setdefault(row["invocation_id"], dict.fromkeys(TOOL_MEASURES, 0))
+        seen["tool_calls"] += 1
+        seen["code_ms"] += row["code_ms"]
+        seen["browser_sessions"] += row["kind"] == Capability.BROWSER
+
+
+def _check_admission(
+    row: Mapping[str, Any], observed: Sequence[Observed], tools: Mapping[str, int] | None
+) -> Iterator[Finding]:
     name = f"admission {public_id(Prefix.INVOCATION, row['id'])}"
     settled: Settled | None = None
     if row["settlement"]:
@@ -233,7 +266,7 @@ def _check_admission(row: Mapping[str, Any], observed: Sequence[Observed]) -> It
         yield Finding(name, f"charged_requests is {row['charged_requests']}")
     if period_of(row["admitted_at"]) != row["period"]:
         yield Finding(name, f"it was admitted at {row['admitted_at']:%Y-%m-%dT%H:%M:%SZ}, outside its period")
-    for problem in charge_problems(row, settled, observed):
+    for problem in charge_problems(row, settled, observed, tools):
         yield Finding(name, problem)
 
 

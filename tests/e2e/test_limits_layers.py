@@ -19,7 +19,7 @@ from entitlements.errors import LimitExceededError
 from entitlements.models import Account, Admission, PeriodCounter
 from runtimes import providers
 from runtimes.actions import invoke
-from runtimes.actions.deployments import target_of
+from runtimes.actions.targets import target_of
 from runtimes.bundle import Bundle
 from runtimes.models import Agent, Deployment
 from runtimes.providers.base import AgentRef, Answer, Final, Invocation, Provider, Stream, Target, Usage

@@ -398,11 +398,21 @@ class TestCaps:
 
 
 class TestSeveralRefusals:
+    def test_quotas_of_an_open_capability_speak_and_those_behind_a_closed_gate_do_not(self) -> None:
+        limits = dict.fromkeys(LIMIT_KEYS, 1000) | {Key.MAX_BROWSER_SESSIONS: 0}
+        wish = Ask(tools=TOOL_BUDGETS, runtime=Runtime.AGENTCORE, capabilities=frozenset(Capability))
+        spent = Standing({LimitType.TOOL_CALLS: 1000, LimitType.BROWSER_SESSIONS: 5}, {})
+        found = refusals_of(get_entitlements_for_tier(tier(limits=limits, on={Key.AGENTCORE, Key.CODE_INTERPRETER})), spent, wish)
+        assert [r.limit_type for r in found] == [
+            LimitType.TOOL_CALLS, LimitType.MEMORY_ENABLED, LimitType.BROWSER_ENABLED,
+        ]  # fmt: skip
+
     def test_all_are_listed_in_the_public_order(self) -> None:
         nothing = get_entitlements_for_tier(tier(limits=dict.fromkeys(LIMIT_KEYS, 0)))
         wish = Ask(tools=TOOL_BUDGETS, runtime=Runtime.AGENTCORE, capabilities=frozenset(Capability))
         found = [r.limit_type for r in refusals_of(nothing, FREE_OF_EVERYTHING, wish)]
-        assert found == [limit for limit in LimitType if limit not in CAPS]
+        # A tool's quota says nothing behind a closed gate: the gate speaks.
+        assert found == [limit for limit in LimitType if limit not in CAPS | TOOL_BUDGETS]
 
     def test_the_public_order_is_that_of_the_contract(self) -> None:
         contract = (

@@ -281,7 +281,7 @@ def test_estimates_and_what_replaced_them_are_explained() -> None:
 
 class TestRules:
     ROW: dict[str, Any] = {  # noqa: RUF012
-        "outcome": "succeeded", "estimate_stands": False, "observed_at": None, "settled_at": NOON,
+        "outcome": "succeeded", "estimate_stands": False, "tools_estimated": False, "observed_at": None, "settled_at": NOON,
         **{f"{kind}_{m}": 0 for kind in ("charged", "held") for m in ("tokens", "compute_ms", "tool_calls", "code_ms", "browser_sessions")},
     }  # fmt: skip
 
