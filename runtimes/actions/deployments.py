@@ -27,6 +27,7 @@ from runtimes.actions.grants import close_grants, give_back_all, mark_given, ope
 from runtimes.actions.sessions import stop_sessions_of
 from runtimes.actions.targets import target_of
 from runtimes.bundle import prepare_bundle, read_bundle
+from runtimes.bundles.config import timeout_for
 from runtimes.enums import DeploymentStatus
 from runtimes.errors import DeploymentFailedError
 from runtimes.models import Agent, Artifact, Deployment, DeploymentLogLine, RuntimeSwitch, SecretName
@@ -89,7 +90,7 @@ def accept_deployment(agent: Agent, upload: BinaryIO, *, deployment_id: UUID | N
                 artifact=artifact,
                 config=config.as_json(),
                 capabilities=capabilities,
-                timeout_seconds=config.timeout_seconds,
+                timeout_seconds=timeout_for(config, runtime),
                 root_key_id=current_root_key_id(),
                 deadline_at=timezone.now() + timedelta(seconds=settings.DEPLOY_DEADLINE_SECONDS),
             )
