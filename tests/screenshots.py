@@ -13,7 +13,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-from webhost.local.demo import Customer, Support
+from webhost.local.demo.people import Customer, Support
 
 FOLDER = Path(__file__).resolve().parents[1] / ".local" / "screenshots"
 PAGES = {"overview": "/", "docs": "/v1/docs"}
