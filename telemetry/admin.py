@@ -1,4 +1,4 @@
-"""Django admin of this app: prices are edited with a reason, reports and statements are read."""
+"""Django admin of this app: prices are edited with a reason, reports, costs and statements are read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from entitlements.admin.base import (
 )  # fmt: skip
 from telemetry import rules
 from telemetry.actions import rate_cards as actions
-from telemetry.models import RateCard, Report, UsageStatement
+from telemetry.models import DailyCost, RateCard, Report, UsageStatement
 from webhost.errors import NotFoundError
 from webhost.ids import Prefix, parse_id, public_id
 
@@ -142,6 +142,27 @@ class ReportAdmin(ReadOnlyAdmin):
     def deployment(self, report: Report) -> str:
         """Show the public id."""
         return public_id(Prefix.DEPLOYMENT, report.deployment_id)
+
+
+@admin.register(DailyCost)
+class DailyCostAdmin(ReadOnlyAdmin):
+    """What each runtime is estimated to cost, day by day (UTC), and which alarms that raised."""
+
+    list_display = ("day", "runtime", "estimated_cost", "alarm", "computed_at")
+    list_filter = ("runtime", ("alarm_raised_at", admin.EmptyFieldListFilter))
+    date_hierarchy = "day"
+    fields = ("day", "runtime", "estimated_cost", "computed_at", "alarm_raised_at", "alarm_raised_for")
+    readonly_fields = fields
+
+    @admin.display(description="cost (estimated)", ordering="cost")
+    def estimated_cost(self, row: DailyCost) -> str:
+        """Show the figure with all its digits."""
+        return f"${rules.exact(row.cost)}"
+
+    @admin.display(description="alarm", ordering="alarm_raised_at")
+    def alarm(self, row: DailyCost) -> str:
+        """Show which threshold it passed, and when support was told."""
+        return f"over ${row.alarm_raised_for} at {row.alarm_raised_at:%H:%M}" if row.alarm_raised_at else "-"
 
 
 @admin.register(UsageStatement)

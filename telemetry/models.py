@@ -120,7 +120,10 @@ class UsageHour(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint("account_id", "hour", "deployment_id", name="usage_hour_once"),
         ]
-        indexes: ClassVar = [models.Index("agent_id", "hour", name="usage_hour_of_agent")]
+        indexes: ClassVar = [
+            models.Index("agent_id", "hour", name="usage_hour_of_agent"),
+            models.Index("hour", name="usage_hour_of_all"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.deployment_id} {self.hour:%Y-%m-%dT%H}"
@@ -166,6 +169,28 @@ class RateCard(models.Model):
             per_code_execution_second=self.per_code_execution_second,
             per_browser_session=self.per_browser_session,
         )
+
+
+class DailyCost(models.Model):
+    """What a runtime is estimated to cost in one day (UTC), all accounts together, and the alarm that it raised."""
+
+    id = models.BigAutoField(primary_key=True)
+    runtime = models.CharField(max_length=20, choices=[(r, r) for r in Runtime])
+    day = models.DateField()
+    # As exact as prices of 12 digits per million make it.
+    cost = models.DecimalField(max_digits=40, decimal_places=18, default=0, help_text="US dollars, estimated.")
+    computed_at = models.DateTimeField(default=timezone.now, help_text="When the figure was last another one.")
+    alarm_raised_at = models.DateTimeField(null=True)
+    alarm_raised_for = models.DecimalField(
+        max_digits=14, decimal_places=2, null=True, help_text="The threshold that it passed then."
+    )
+
+    class Meta:
+        ordering = ("-day", "runtime")
+        constraints: ClassVar = [models.UniqueConstraint("runtime", "day", name="daily_cost_once")]
+
+    def __str__(self) -> str:
+        return f"{self.runtime} {self.day}"
 
 
 class UsageStatement(models.Model):

@@ -273,6 +273,13 @@ def cents(amount: Decimal) -> int:
     return int(amount.quantize(_CENT, ROUND_HALF_UP, context=_EXACT).scaleb(2))
 
 
+def passes_alarm(cost: Decimal, threshold: Decimal | None, raised_for: Decimal | None) -> bool:
+    """Say whether a day's cost is to be alerted on: over its threshold, and not told yet for that or a higher one."""
+    if threshold is None or cost <= threshold:
+        return False
+    return raised_for is None or threshold > raised_for
+
+
 def is_implausible(price: Decimal, peers: Iterable[Decimal]) -> bool:
     """Say whether a price is more than a hundred times each of its peers: most often a unit was mistaken."""
     known = [p for p in peers if p > 0]

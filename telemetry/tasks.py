@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from celery import shared_task
+from django.utils import timezone
 
 from telemetry.actions import closing, process, retention
+from telemetry.actions import daily_cost as costs
 from telemetry.actions import roll_up as rolling
 
 
@@ -30,3 +32,9 @@ def apply_retention() -> int:
 def close_periods() -> int:
     """Sign the totals of periods that are over, and restate what was corrected since; return how many."""
     return closing.close_periods()
+
+
+@shared_task(name="telemetry.daily_cost")
+def daily_cost() -> int:
+    """Estimate what each runtime costs today and did yesterday; return how many alarms were raised."""
+    return costs.estimate_daily_cost(timezone.now())

@@ -148,6 +148,7 @@ CELERY_BEAT_SCHEDULE = {
     "sweep tools": {"task": "runtimes.sweep_tools", "schedule": 20.0},
     "sweep reports": {"task": "telemetry.process_reports", "schedule": 15.0},
     "roll up": {"task": "telemetry.roll_up", "schedule": 2.0},
+    "daily cost": {"task": "telemetry.daily_cost", "schedule": 600.0},
     "retention": {"task": "telemetry.apply_retention", "schedule": crontab(hour=3, minute=20)},
     "close periods": {"task": "telemetry.close_periods", "schedule": crontab(minute=7)},
 }
@@ -282,6 +283,12 @@ UNFOLD: dict[str, Any] = {
                     [
                         ("Agents", "runtimes_agent"),
                         ("Deployments", "runtimes_deployment"),
+                        ("Sessions", "runtimes_agentsession"),
+                        ("Grants", "runtimes_grant"),
+                        ("Tool use", "runtimes_tooluse"),
+                        ("Secrets", "runtimes_secretname"),
+                        ("Runtime switches", "runtimes_runtimeswitch"),
+                        ("Daily cost", "telemetry_dailycost"),
                         ("Reports", "telemetry_report"),
                         ("Statements", "telemetry_usagestatement"),
                     ],

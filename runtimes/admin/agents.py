@@ -1,4 +1,4 @@
-"""Agents and deployments for support to look at; what happens to them is their owner's doing."""
+"""Agents, deployments and names of secrets for support to look at; what happens to them is their owner's doing."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from entitlements.admin.base import ReadOnlyAdmin, account_ids_like
-from runtimes.models import Agent, Deployment
-from webhost.errors import NotFoundError
-from webhost.ids import Prefix, parse_id
+from entitlements.admin.base import ReadOnlyAdmin
+from runtimes.admin.search import found_by_id
+from runtimes.models import Agent, Deployment, SecretName
+from webhost.ids import Prefix
 
 
 @admin.register(Agent)
@@ -38,14 +38,9 @@ class AgentAdmin(ReadOnlyAdmin):
         self, request: HttpRequest, queryset: QuerySet[Agent], search_term: str
     ) -> tuple[QuerySet[Agent], bool]:
         """Find by what support has on the phone."""
-        term = search_term.strip()
-        if term.startswith("acc_"):
-            return queryset.filter(account__in=account_ids_like(term)), False
-        if term.startswith("agt_"):
-            try:
-                return queryset.filter(pk=parse_id(Prefix.AGENT, term)), False
-            except NotFoundError:
-                return queryset.none(), False
+        by_id = found_by_id(queryset, search_term, {Prefix.AGENT: "pk"}, account="account_id")
+        if by_id is not None:
+            return by_id, False
         found: tuple[QuerySet[Agent], bool] = super().get_search_results(request, queryset, search_term)
         return found
 
@@ -63,11 +58,11 @@ class DeploymentAdmin(ReadOnlyAdmin):
     list_filter = ("status", "runtime_provider")
     list_select_related = ("agent",)
     search_fields = ("agent__name", "agent__account__email")
-    search_help_text = "Agent's name, e-mail address, dep_ id"
+    search_help_text = "Agent's name, e-mail address, dep_, agt_ or acc_ id"
     fields = (
         "agent", "public_id", "version", "runtime_provider", "status", "capabilities", "timeout_seconds", "artifact",
-        "deployed_sha256", "root_key_id", "config", "error_code", "error_message", "created_at", "finished_at",
-        "removal_requested_at", "removed_at",
+        "deployed_sha256", "root_key_id", "config", "remote", "error_code", "error_message", "created_at",
+        "finished_at", "removal_requested_at", "removed_at",
     )  # fmt: skip
     readonly_fields = fields
 
@@ -75,10 +70,37 @@ class DeploymentAdmin(ReadOnlyAdmin):
         self, request: HttpRequest, queryset: QuerySet[Deployment], search_term: str
     ) -> tuple[QuerySet[Deployment], bool]:
         """Find by what support has on the phone."""
-        if search_term.strip().startswith("dep_"):
-            try:
-                return queryset.filter(pk=parse_id(Prefix.DEPLOYMENT, search_term.strip())), False
-            except NotFoundError:
-                return queryset.none(), False
+        ids = {Prefix.DEPLOYMENT: "pk", Prefix.AGENT: "agent_id"}
+        by_id = found_by_id(queryset, search_term, ids, account="account_id")
+        if by_id is not None:
+            return by_id, False
         found: tuple[QuerySet[Deployment], bool] = super().get_search_results(request, queryset, search_term)
         return found
+
+
+@admin.register(SecretName)
+class SecretNameAdmin(ReadOnlyAdmin):
+    """Which secrets are set, and since when. Their values are nowhere in this product."""
+
+    list_display = ("name", "agent", "account", "runtime", "set_at", "rotated_at")
+    list_filter = ("runtime",)
+    list_select_related = ("agent__account",)
+    search_fields = ("name", "agent__name", "agent__account__email")
+    search_help_text = "Name of the secret or the agent, e-mail address, agt_ or acc_ id"
+    fields = ("name", "agent", "account", "runtime", "set_at", "rotated_at")
+    readonly_fields = fields
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[SecretName], search_term: str
+    ) -> tuple[QuerySet[SecretName], bool]:
+        """Find by what support has on the phone."""
+        by_id = found_by_id(queryset, search_term, {Prefix.AGENT: "agent_id"}, account="agent__account_id")
+        if by_id is not None:
+            return by_id, False
+        found: tuple[QuerySet[SecretName], bool] = super().get_search_results(request, queryset, search_term)
+        return found
+
+    @admin.display(description="account", ordering="agent__account__email")
+    def account(self, secret: SecretName) -> str:
+        """Show whose it is."""
+        return secret.agent.account.email
