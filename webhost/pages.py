@@ -20,22 +20,15 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
 import entitlements.pages
-from entitlements import rules
+import runtimes.pages
 from entitlements.actions.refused import last_refusals
 from entitlements.actions.standing import AccountStanding, read_standing
-from entitlements.display import (
-    LABELS,
-    RUNTIME_NAMES,
-    RuntimeOffer,
-    refusal_line,
-    shown,
-    tier_that_unlocks,
-    use_line,
-)
+from entitlements.display import LABELS, RUNTIME_NAMES, refusal_line, shown, use_line
 from entitlements.enums import LimitType, Runtime
 from entitlements.models import Account
 from runtimes.actions.agents import agents_of, create_agent
 from runtimes.models import AGENT_NAME, Agent
+from runtimes.pages import offers_of, page_offers
 from telemetry import rules as money
 from telemetry.actions.usage import PeriodUse, usage_of
 from webhost.errors import WebhostError
@@ -56,26 +49,6 @@ class RuntimeLine:
     tokens: int
     compute_ms: int
     cost: str
-
-
-def page_offers(entitlements: rules.Entitlements) -> list[Runtime]:
-    """Return the runtimes that a page may offer: the first of the three layers that keep a gate.
-
-    It does not know of the others (the API's actions, the adapter), and they do not count on it.
-    """
-    return [runtime for runtime in Runtime if not rules.refused_by_gates(entitlements, runtime)]
-
-
-def offers_of(look: AccountStanding) -> list[RuntimeOffer]:
-    """Return every runtime for the form: what may be chosen, and what is locked by which tier."""
-    allowed = page_offers(look.entitlements)
-    return [
-        RuntimeOffer(
-            runtime, RUNTIME_NAMES[runtime], runtime in allowed,
-            None if runtime in allowed else tier_that_unlocks(look, rules.Key.AGENTCORE),
-        )
-        for runtime in Runtime
-    ]  # fmt: skip
 
 
 def dollars(amount: Decimal) -> str:
@@ -138,7 +111,7 @@ def _render(request: HttpRequest, *, said: str = "", name: str = "", status: int
         "agents": agents[:_MOST_AGENTS],
         "agent_count": agents.count(),
         "agent_limit": shown(use.account.entitlements.limit(LimitType.AGENTS)),
-        "offers": offers_of(use.account),
+        "offers": offers_of(use.account, page_offers(use.account.entitlements)),
         "said": said,
         "name": name,
         "public_url": settings.PUBLIC_URL,
@@ -168,5 +141,6 @@ def _refusals(account_id: UUID, look: AccountStanding) -> list[Any]:
 urlpatterns = [
     path("", overview, name="overview"),
     path("agents/", new_agent, name="new_agent"),
+    *runtimes.pages.urlpatterns,
     *entitlements.pages.urlpatterns,
 ]
