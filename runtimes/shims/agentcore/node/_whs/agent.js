@@ -34,6 +34,8 @@ class Channel {
   take(frame) {
     if (frame.type === "log" || frame.type === "call") this.listener(frame);
     else if (frame.type === "stopped") this.#stopped?.();
+    // Until then, what it does to clean up is listened to.
+    else if (frame.type === "closed") this.#thread.channels.delete(this.id);
     else {
       this.#ended ||= frame.type !== "delta";
       this.#pulled?.resolve(frame);
@@ -53,10 +55,7 @@ class Channel {
       return;
     }
     const timer = setTimeout(() => this.#thread.worker.terminate(), PATIENCE_MS);
-    const stopped = new Promise((resolve) => (this.#stopped = resolve)).then(() => {
-      clearTimeout(timer);
-      this.#thread.channels.delete(this.id);
-    });
+    const stopped = new Promise((resolve) => (this.#stopped = resolve)).then(() => clearTimeout(timer));
     this.#thread.quiet = Promise.all([this.#thread.quiet, stopped]);
     this.send({ type: "stop" });
   }

@@ -49,8 +49,8 @@ async function* runs(agent, request, context) {
       yield value;
     }
   } finally {
-    // The caller hung up or time is up: let the agent clean up, without waiting for it.
-    Promise.resolve(iterator.return?.()).catch(() => {});
+    // The caller hung up or time is up: let the agent clean up. Nobody but this run waits for it.
+    await (async () => iterator.return?.())().catch(() => {});
   }
 }
 
@@ -103,10 +103,11 @@ class Run {
     });
   }
 
-  /** Have the agent clean up, when it gets to it. */
-  stop() {
-    this.#inside(() => this.#pieces.return().catch(() => {}));
+  /** Say that this was heard, have the agent clean up when it gets to it, and say when that is done. */
+  async stop() {
     this.#send({ type: "stopped" });
+    await this.#inside(() => this.#pieces.return().catch(() => {}));
+    this.#send({ type: "closed" });
   }
 
   /** Hand over what the other side answered to a call. */
@@ -184,8 +185,8 @@ function serve(agent) {
       if (await running.get(id)?.pull()) running.delete(id);
     },
     reply: (id, answer) => running.get(id)?.reply(answer),
-    stop(id) {
-      running.get(id)?.stop();
+    async stop(id) {
+      await running.get(id)?.stop();
       running.delete(id);
     },
   };

@@ -64,14 +64,14 @@ class Pipe:
 
     def __init__(self) -> None:
         self._item: Any = None
-        self._stopped = False
+        self.is_stopped = False
         self._changed = threading.Condition()
 
     def put(self, item: Any) -> None:
         """Wait until there is room, and put; raises StoppedError when nobody reads any more."""
         with self._changed:
-            self._changed.wait_for(lambda: self._item is None or self._stopped)
-            if self._stopped:
+            self._changed.wait_for(lambda: self._item is None or self.is_stopped)
+            if self.is_stopped:
                 raise StoppedError
             self._item = item
             self._changed.notify_all()
@@ -87,7 +87,7 @@ class Pipe:
     def stop(self) -> None:
         """Read no more."""
         with self._changed:
-            self._stopped = True
+            self.is_stopped = True
             self._changed.notify_all()
 
 
@@ -170,6 +170,8 @@ class Run:
             except StoppedError:
                 raise
             except BaseException as error:  # noqa: BLE001 - whatever the agent raises
+                if self._pipe.is_stopped:  # it was cancelled
+                    raise StoppedError from None
                 self._log.add(trace_of(error))
                 self._pipe.put(("failure", FailureError("AgentError", "The agent failed.")))
             finally:

@@ -60,11 +60,12 @@ class CodeResult:
 
 @dataclass
 class _Started:
-    """A session that was asked for; `answer` is there once `known` is set, unless it was refused."""
+    """A session that was asked for; once `known` is set, either `answer` or `refusal` is there."""
 
     kind: str
     known: threading.Event = field(default_factory=threading.Event)
     answer: dict[str, Any] | None = None
+    refusal: ToolError | None = None
 
 
 def allowed_in(request: Mapping[str, Any], ids: Mapping[str, str | None]) -> dict[str, bool]:
@@ -233,11 +234,21 @@ class Tools:
         with self._lock:
             self._require(kind)
             self._sessions.append(started)
+        # In a thread of its own, which the end of the invocation does not interrupt: what it starts must be
+        # known, to be stopped.
+        threading.Thread(target=self._ask_to_start, args=[started], daemon=True).start()
+        started.known.wait()
+        if started.answer is None:
+            raise started.refusal or ToolError(f"The {_WORDS[kind]} did not start.")
+        return started.answer
+
+    def _ask_to_start(self, started: _Started) -> None:
         wanted = {"name": self._name, "sessionTimeoutSeconds": math.ceil(self._seconds) + _GRACE_SECONDS}
+        path = f"/{_FOLDERS[started.kind]}/{self._id(started.kind)}/sessions/start"
         try:
-            path = f"/{_FOLDERS[kind]}/{self._id(kind)}/sessions/start"
-            started.answer = json.loads(self._asked(kind, "PUT", path, wanted, seconds=_START_SECONDS))
-            return started.answer
+            started.answer = json.loads(self._asked(started.kind, "PUT", path, wanted, seconds=_START_SECONDS))
+        except ToolError as error:
+            started.refusal = error
         finally:
             started.known.set()
 
