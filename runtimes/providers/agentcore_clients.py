@@ -14,6 +14,7 @@ from typing import Any, Final
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
 from django.conf import settings
 
 from runtimes.errors import DeploymentFailedError
@@ -154,7 +155,7 @@ def call(operation: Callable[..., Any], /, **arguments: Any) -> Any:
         return operation(**arguments)
     except ClientError as error:
         failure = read_error(error.response)
-    except BotoCoreError as error:
+    except (BotoCoreError, ResponseParserError) as error:
         name = type(error).__name__
         failure = AgentCoreError("AWS could not be reached.", error_class=name, retryable=True)
     if not failure.is_not_found and not failure.is_conflict:  # which many calls are made to find out

@@ -21,8 +21,8 @@ from botocore.exceptions import (
     EndpointConnectionError,
     HTTPClientError,
     ReadTimeoutError,
-    ResponseParserError,
 )
+from botocore.parsers import ResponseParserError
 
 from runtimes.errors import NotReachedError, RuntimeFailedError
 from runtimes.providers.agentcore_clients import Clients
@@ -118,7 +118,7 @@ def refusal_of(response: Mapping[str, Any]) -> NotReachedError | RuntimeFailedEr
     )
 
 
-def breakdown_of(error: BotoCoreError) -> NotReachedError | RuntimeFailedError:
+def breakdown_of(error: BotoCoreError | ResponseParserError) -> NotReachedError | RuntimeFailedError:
     """Say what it means that no answer came."""
     if isinstance(error, EndpointConnectionError | ConnectTimeoutError):
         return NotReachedError("The runtime could not be reached.", error_class="NotReached")
@@ -143,7 +143,7 @@ def send(operation: Callable[..., Any], /, **arguments: Any) -> Any:
                 time.sleep(wait)
                 continue
             raise refusal_of(error.response) from None
-        except BotoCoreError as error:
+        except (BotoCoreError, ResponseParserError) as error:
             raise breakdown_of(error) from None
     raise AssertionError  # pragma: no cover - the loop returns or raises
 

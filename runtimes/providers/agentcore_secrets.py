@@ -22,6 +22,7 @@ from webhost.errors import InvalidRequestError
 _LARGEST_BYTES: Final = 65_536
 _ATTEMPTS: Final = 6
 _CURRENT: Final = "AWSCURRENT"
+_PREVIOUS: Final = "AWSPREVIOUS"
 _NEXT: Final = "WHSNEXT"
 
 
@@ -79,7 +80,7 @@ def put_agent_secrets(clients: Clients, agent: AgentRef, changes: Mapping[str, s
 
 
 def _read(clients: Clients, name: str) -> _Kept | None:
-    found = gone_is_none(clients.secrets.get_secret_value, SecretId=name)
+    found = gone_is_none(clients.secrets.get_secret_value, SecretId=name, VersionStage=_CURRENT)
     return None if found is None else _Kept(found["VersionId"], json.loads(found["SecretString"]))
 
 
@@ -109,7 +110,22 @@ def _replaced(clients: Clients, agent: AgentRef, kept: _Kept | None, text: str) 
         if not error.is_invalid:
             raise
         return False
+    _forget(clients, name, kept.version)
     return True
+
+
+def _forget(clients: Clients, name: str, version: str) -> None:
+    """Take the label from what was just replaced: with it, what was deleted could be read as the previous version."""
+    try:
+        gone_is_none(
+            clients.secrets.update_secret_version_stage,
+            SecretId=name,
+            VersionStage=_PREVIOUS,
+            RemoveFromVersionId=version,
+        )
+    except AgentCoreError as error:
+        if not error.is_invalid:  # somebody else replaced it again meanwhile, and the label moved on
+            raise
 
 
 def _created(clients: Clients, name: str, text: str, tags: Mapping[str, str]) -> str | None:
@@ -158,6 +174,7 @@ def _refresh(clients: Clients, name: str, values: Mapping[str, str]) -> None:
     text = copy_of(kept.content["keys"], values)
     if text != _text(kept.content):
         gone_is_none(clients.secrets.put_secret_value, SecretId=name, SecretString=text)
+        _forget(clients, name, kept.version)
 
 
 def _unchanged(clients: Clients, agent: AgentRef, seen: _Kept | None) -> bool:
