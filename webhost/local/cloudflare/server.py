@@ -19,9 +19,9 @@ from typing import Any
 from webhost.local.cloudflare.api import Api, Namespaces, parse_call
 from webhost.local.cloudflare.faults import Fault, Faults, Planned, Side
 from webhost.local.cloudflare.fleet import Settings
-from webhost.local.cloudflare.proxy import Answer, HangUps, UpstreamBrokeError, forward
 from webhost.local.cloudflare.replies import ApiError, Code, Reply, failed
-from webhost.local.cloudflare.workerd import ScriptError
+from webhost.local.cloudflare.workerd import ScriptError, UnixConnection
+from webhost.local.proxy import Answer, HangUps, UpstreamBrokeError, forward
 
 _HTML = b"<!DOCTYPE html><html><head><title>%s</title></head><body><h1>Error %s</h1></body></html>"
 _LARGEST = 80 * 1024 * 1024
@@ -221,7 +221,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             with default[1].serving(script) as address:
                 forward(
-                    address, self.path, dict(self.headers.items()), body,
+                    UnixConnection(address), self.path, dict(self.headers.items()), body,
                     caller=self.connection, hang_ups=state.hang_ups,
                     answer=lambda answer: self._relay(answer, fault),
                 )  # fmt: skip

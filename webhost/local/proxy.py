@@ -8,10 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from http.client import HTTPException
-from pathlib import Path
-
-from webhost.local.cloudflare.workerd import UnixConnection
+from http.client import HTTPConnection, HTTPException
 
 _HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "host", "content-length", "te", "upgrade"})
 _PIECE = 65_536
@@ -88,7 +85,7 @@ class UpstreamBrokeError(Exception):
 
 
 def forward(
-    address: Path,
+    connection: HTTPConnection,
     path: str,
     headers: Mapping[str, str],
     body: bytes,
@@ -97,9 +94,8 @@ def forward(
     hang_ups: HangUps,
     answer: Callable[[Answer], None],
 ) -> None:
-    """Send one call, once, and hand the answer to `answer`. Raises UpstreamBrokeError."""
+    """Send one call, once, and hand the answer to `answer`; closes the connection. Raises UpstreamBrokeError."""
     kept = {name: value for name, value in headers.items() if name.lower() not in _HOP_BY_HOP}
-    connection = UnixConnection(address)
     try:
         connection.connect()
         with hang_ups.watch(caller, connection.sock):
