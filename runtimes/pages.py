@@ -241,7 +241,7 @@ def deploy(request: HttpRequest, agent: str) -> HttpResponse:
         refuse_unreadable(request, settings.BUNDLE_LIMIT + _FORM_MARGIN)
     except WebhostError as error:
         return _render(request, own, Refused("deploy", error))
-    return cast("HttpResponse", _deploy(request, own))
+    return _deploy(request, own)
 
 
 @csrf_protect

@@ -12,6 +12,7 @@ from django.db.models.expressions import RawSQL
 from django.http import HttpRequest, HttpResponseBase
 from django.template.response import TemplateResponse
 from django.utils import timezone
+from django.utils.text import Truncator
 
 from entitlements.admin.base import ReadOnlyAdmin, actor_of
 from entitlements.admin.receipts import OfAccountAdmin
@@ -25,6 +26,7 @@ from webhost.ids import Prefix, public_id
 
 # Each is a call to a provider while somebody waits for the page.
 _MOST_AT_ONCE: Final = 50
+_SHORT_NAME: Final = 40
 # AgentSession.ends_at, as the database says it; least() leaves out a lifetime that is null.
 _LIVE: Final = """
 now() < least(runtimes_agentsession.last_used_at + make_interval(secs => runtimes_agentsession.idle_seconds),
@@ -94,10 +96,9 @@ def _stop(session: AgentSession, because: str) -> None:
 class SessionAdmin(OfAccountAdmin):
     """Conversations with agents. On AgentCore each that runs is a microVM that costs money."""
 
-    actions = (stop_selected,)
+    actions = (stop_selected,)  # type: ignore[assignment]  # ReadOnlyAdmin has none
     list_display = (
-        "session_id", "account", "agent", "runtime", "status", "invocations", "started_at", "last_used_at",
-        "stopped_at",
+        "name", "account", "agent", "runtime", "status", "invocations", "started_at", "last_used_at", "stopped_at",
     )  # fmt: skip
     list_filter = (StatusFilter, "runtime")
     list_per_page = 50
@@ -140,6 +141,11 @@ class SessionAdmin(OfAccountAdmin):
             named = queryset.filter(session_id=term)
             return named | found_by_id_or_account(queryset, term, {Prefix.SESSION: "pk"}, account="account_id"), False
         return found_by_id_or_account(queryset, term, self.ids, account="account_id"), False
+
+    @admin.display(description="session", ordering="session_id")
+    def name(self, session: AgentSession) -> str:
+        """Show how its caller names it, as far as a list has room."""
+        return Truncator(session.session_id).chars(_SHORT_NAME)
 
     @admin.display(description="id")
     def public_id(self, session: AgentSession) -> str:
