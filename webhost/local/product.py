@@ -1,4 +1,4 @@
-"""The whole product as processes: web server, worker, scheduler and local Cloudflare over the local services."""
+"""The whole product as processes: web server, worker, scheduler and local clouds over the local services."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class Part(StrEnum):
     POSTGRES = "postgres"
     REDIS = "redis"
     CLOUDFLARE = "cloudflare"
+    AGENTCORE = "agentcore"
     WEB = "web"
     WORKER = "worker"
     BEAT = "beat"
@@ -53,6 +54,11 @@ class Product(Stack):
     def cloud_url(self) -> str:
         """The address of the local Cloudflare."""
         return f"http://127.0.0.1:{self.environment['LOCAL_CLOUDFLARE_PORT']}"
+
+    @property
+    def aws_url(self) -> str:
+        """The address of the local AWS."""
+        return f"http://127.0.0.1:{self.environment['LOCAL_AGENTCORE_PORT']}"
 
     @property
     def env(self) -> dict[str, str]:
@@ -87,7 +93,7 @@ class Product(Stack):
     def stop(self) -> None:
         """Stop everything, in the order that loses nothing; the data stay."""
         # Who gives work stops before who does it.
-        for part in [Part.BEAT, Part.WEB, Part.WORKER, Part.CLOUDFLARE]:
+        for part in [Part.BEAT, Part.WEB, Part.WORKER, Part.CLOUDFLARE, Part.AGENTCORE]:
             if part in self._children:
                 self._children[part].stop()
         super().stop()
@@ -146,6 +152,11 @@ class Product(Stack):
             commands[Part.CLOUDFLARE] = [
                 sys.executable, "-m", "webhost.local.cloudflare", "--port", port, "--directory", directory,
             ]  # fmt: skip
+        if port := self.environment.get("LOCAL_AGENTCORE_PORT"):
+            directory = str(self.directory / "agentcore")
+            commands[Part.AGENTCORE] = [
+                sys.executable, "-m", "webhost.local.agentcore", "--port", port, "--directory", directory,
+            ]  # fmt: skip
         commands[Part.WEB] = [
             sys.executable, "-m", "granian", "webhost.wsgi:application", "--interface", "wsgi",
             "--host", "127.0.0.1", "--port", self.environment["LOCAL_WEB_PORT"], "--no-ws",
@@ -179,6 +190,8 @@ class Product(Stack):
             wait_until(lambda: _says_ready(f"{self.url}/readyz"), "The web server", 60, child)
         elif part == Part.CLOUDFLARE:
             wait_for_port(int(self.environment["LOCAL_CLOUDFLARE_PORT"]), "The local Cloudflare", 30, child)
+        elif part == Part.AGENTCORE:
+            wait_for_port(int(self.environment["LOCAL_AGENTCORE_PORT"]), "The local AWS", 30, child)
 
 
 def _says_ready(url: str) -> bool:
