@@ -1,7 +1,7 @@
 """What the tests of the AgentCore adapter stand on: moto, and an AgentCore that answers what a test tells it to.
 
-Real boto3 over real HTTP. Runtimes here run nothing: a test says what they answer. Agents that really run are the
-business of the local AgentCore (webhost/local/agentcore).
+Real boto3 over real HTTP. Runtimes of `Aws` run nothing: a test says what they answer. Agents really run on
+`LocalAgentCore`, which is webhost/local/agentcore in a process of its own.
 """
 
 from __future__ import annotations
@@ -9,24 +9,29 @@ from __future__ import annotations
 import http.client
 import json
 import logging
+import os
 import re
 import secrets
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from unittest import mock
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import boto3
 import requests
+from django.conf import settings
 from django.test import override_settings
 from moto.server import ThreadedMotoServer
 
 from runtimes.providers.agentcore import AgentCoreProvider
+from webhost.local.processes import Child, free_port, wait_for_port
 
 ACCOUNT = "123456789012"
 BUCKET = "whs-bundles"
@@ -326,3 +331,48 @@ def _front(aws: Aws) -> ThreadingHTTPServer:  # noqa: C901 - one handler, closed
         def handle_error(self, *args: Any) -> None: ...  # a client that hung up
 
     return Front(("127.0.0.1", 0), Handler)
+
+
+class LocalAgentCore:
+    """A local AgentCore of the tests' own, where agents really run, and the adapter that speaks to it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.provider = AgentCoreProvider()
+        self.environment = {
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": f"AKIA{secrets.token_hex(8).upper()}",
+            "AWS_SECRET_ACCESS_KEY": secrets.token_urlsafe(30),
+            "AWS_ENDPOINT_URL": self.url,
+            "AGENTCORE_BUCKET": BUCKET,
+            "AGENTCORE_BOUNDARY_ARN": f"arn:aws:iam::{ACCOUNT}:policy/whs-boundary",
+            "AGENTCORE_PREFIX": "whs",
+        }
+        command = [sys.executable, "-m", "webhost.local.agentcore", "--port", str(self.port)]
+        command += ["--directory", str(directory / "agentcore")]
+        inherited = {"PATH": os.environ["PATH"], "PYTHONPATH": str(settings.BASE_DIR)}
+        self.child = Child("agentcore", command, directory / "agentcore.log", environment=inherited | self.environment)
+
+    @contextmanager
+    def running(self) -> Iterator[LocalAgentCore]:
+        names = ("AWS_REGION", "AGENTCORE_BUCKET", "AGENTCORE_BOUNDARY_ARN", "AGENTCORE_PREFIX")
+        place = override_settings(**{name: self.environment[name] for name in names})
+        with mock.patch.dict("os.environ", self.environment), place:
+            self.child.start()
+            wait_for_port(self.port, "agentcore", 30, self.child)
+            try:
+                yield self
+            finally:
+                self.child.stop()
+
+    def calls(self) -> dict[str, Any]:
+        seen: dict[str, Any] = requests.get(f"{self.url}/local/calls", timeout=5).json()
+        return seen
+
+    def plan(self, **fault: Any) -> None:
+        answer = requests.post(f"{self.url}/local/faults", json=fault, timeout=5)
+        assert answer.ok, answer.text
+
+    def forget_faults(self) -> None:
+        requests.delete(f"{self.url}/local/faults", timeout=5)
