@@ -6,6 +6,7 @@ from datetime import timedelta
 from urllib.parse import quote
 
 import pytest
+import requests
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -18,6 +19,7 @@ from tests.api import Api
 from tests.factories import make_account, make_agent, make_deployment
 from tests.runtimes.sessions import Ender, long_ago, make_session
 from webhost.ids import Prefix, new_id, public_id
+from webhost.local.product import Product
 
 pytestmark = pytest.mark.usefixtures("live_db")
 
@@ -188,3 +190,16 @@ class TestStopping:
         provider.fail = None
         assert alice.delete(url(agent, "chat")).status == 204
         assert provider.ended == ["chat"]
+
+    def test_the_real_web_server_keeps_slashes_and_letters_of_a_name(
+        self, alice: Api, agent: Agent, deployment: Deployment, product: Product
+    ) -> None:
+        for name in ("a/b//c ☃?#%", "x/../y", "/"):
+            session = make_session(deployment, name)
+            answer = requests.delete(
+                product.url + url(agent, name), headers={"Authorization": f"Bearer {alice.token}"}, timeout=10
+            )
+            # 502 where the provider knows no such version: it was found, and is stopped for every call.
+            assert answer.status_code in (204, 502), answer.text
+            session.refresh_from_db()
+            assert session.stopped_at is not None
