@@ -342,5 +342,9 @@ LOGGING: dict[str, Any] = {
         },
     },
     "root": {"handlers": ["console"], "level": LOG_LEVEL},
-    "loggers": {"django.server": {"level": "WARNING"}, "django.request": {"level": "ERROR"}},
+    "loggers": {
+        "django.server": {"level": "WARNING"},
+        "django.request": {"level": "ERROR"},
+        "botocore": {"level": "WARNING"},
+    },
 }

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from entitlements.enums import Runtime
+from runtimes.providers.agentcore import AgentCoreProvider
 from runtimes.providers.base import Provider
 from runtimes.providers.cloudflare import CloudflareProvider
 
 PROVIDERS: Final[Mapping[str, Provider]] = {
     Runtime.CLOUDFLARE: CloudflareProvider(),
+    Runtime.AGENTCORE: AgentCoreProvider(),
 }
