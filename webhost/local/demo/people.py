@@ -163,8 +163,9 @@ class _Form(HTMLParser):
         found = {key: value or "" for key, value in attrs}
         name = found.get("name", "")
         if tag == "input" and name and found.get("type") not in ("submit", "button"):
-            if found.get("type") not in ("checkbox", "radio") or "checked" in found:
-                self.values[name] = found.get("value", "on")
+            is_box = found.get("type") in ("checkbox", "radio")
+            if not is_box or "checked" in found:
+                self.values[name] = found.get("value", "on" if is_box else "")
         elif tag == "select":
             self._select = name
             self.choices[name] = {}
