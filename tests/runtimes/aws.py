@@ -351,7 +351,11 @@ class LocalAgentCore:
         }
         command = [sys.executable, "-m", "webhost.local.agentcore", "--port", str(self.port)]
         command += ["--directory", str(directory / "agentcore")]
-        inherited = {"PATH": os.environ["PATH"], "PYTHONPATH": str(settings.BASE_DIR)}
+        inherited = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(settings.BASE_DIR),
+            "NODE_BINARY": settings.NODE_BINARY,
+        }
         self.child = Child("agentcore", command, directory / "agentcore.log", environment=inherited | self.environment)
 
     @contextmanager
