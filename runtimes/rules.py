@@ -222,8 +222,8 @@ def only_waits_for_withdrawal(exceeded: Collection[str]) -> bool:
 
 
 # Where a session lives and how long, by runtime: AgentCore's own defaults, and 30 days in a Durable Object.
-_AGENTCORE_IDLE: Final = 900
-_AGENTCORE_LIFETIME: Final = 28_800
+DEFAULT_IDLE: Final = 900
+DEFAULT_LIFETIME: Final = 28_800
 _CLOUDFLARE_IDLE: Final = 30 * 24 * 3600
 
 
@@ -231,10 +231,8 @@ def session_life(runtime: str, lifecycle: Mapping[str, Any]) -> tuple[int, int |
     """Return after how many idle seconds a session ends, and how many after its start at the latest (None: never)."""
     if runtime != Runtime.AGENTCORE:
         return _CLOUDFLARE_IDLE, None
-    return (
-        int(lifecycle.get("idleTimeoutSeconds", _AGENTCORE_IDLE)),
-        int(lifecycle.get("maxLifetimeSeconds", _AGENTCORE_LIFETIME)),
-    )
+    lifetime = int(lifecycle.get("maxLifetimeSeconds", DEFAULT_LIFETIME))
+    return int(lifecycle.get("idleTimeoutSeconds", min(DEFAULT_IDLE, lifetime))), lifetime
 
 
 def tool_evidence(kind: str, remote_id: str, deployment_id: UUID, invocation_id: UUID, code_ms: int) -> str:

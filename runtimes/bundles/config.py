@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeGuard
 
 from entitlements.enums import Capability, Runtime
-from runtimes.rules import valid_secret_name
+from runtimes.rules import DEFAULT_IDLE, DEFAULT_LIFETIME, session_life, valid_secret_name
 from webhost.errors import InvalidRequestError, Issue
 from webhost.strict_json import StrictJsonError, parse_strict
 
@@ -17,9 +17,6 @@ CONFIG_NAME: Final = "agent.config.json"
 PROTOCOL: Final = "invoke/v1"
 DEFAULT_TIMEOUT: Final = 60
 LONGEST_TIMEOUT: Final[Mapping[str, int]] = MappingProxyType({Runtime.CLOUDFLARE: 300, Runtime.AGENTCORE: 900})
-# What AgentCore does where nothing else is said: seconds until an idle session ends, and until any does.
-DEFAULT_IDLE: Final = 900
-DEFAULT_LIFETIME: Final = 28_800
 MOST_KEYS: Final = 64
 _LARGEST_CONFIG = 64 * 1024
 _NAME = re.compile(r"[A-Za-z0-9_-]{3,64}")
@@ -85,8 +82,8 @@ def timeout_for(config: AgentConfig, runtime: str) -> int:
 
 def lifecycle_of(config: AgentConfig) -> Lifecycle:
     """Return when the sessions of an agent end on AgentCore, with the defaults filled in."""
-    lifetime = config.lifecycle.get("maxLifetimeSeconds", DEFAULT_LIFETIME)
-    return Lifecycle(config.lifecycle.get("idleTimeoutSeconds", min(DEFAULT_IDLE, lifetime)), lifetime)
+    idle, lifetime = session_life(Runtime.AGENTCORE, config.lifecycle)
+    return Lifecycle(idle, lifetime or DEFAULT_LIFETIME)
 
 
 def parse_config(raw: bytes) -> AgentConfig:

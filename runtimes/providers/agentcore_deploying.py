@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 
 from entitlements.enums import Capability
 from runtimes.bundle import Bundle
+from runtimes.bundles.config import lifecycle_of
 from runtimes.errors import DeploymentFailedError
 from runtimes.providers import agentcore_roles as roles
 from runtimes.providers import agentcore_secrets as vault
@@ -24,8 +25,6 @@ from runtimes.providers.agentcore_names import object_key, place, runtime_name, 
 from runtimes.providers.agentcore_packing import language_of, pack
 from runtimes.providers.base import Target
 
-_IDLE_SECONDS: Final = 900
-_LIFETIME_SECONDS: Final = 28_800
 # AgentCore cannot take on a role that is only some seconds old, and calls the request invalid.
 _ROLE_SETTLES_SECONDS: Final = 60
 _PAGE: Final = 100
@@ -77,6 +76,7 @@ def deploy(clients: Clients, target: Target, bundle: Bundle, deadline: Deadline)
     for capability, remote_id in ids.items():
         roles.put_grant(clients, target, capability, remote_id)
     content = pack(bundle)
+    lifecycle = lifecycle_of(bundle.config)
     wanted = {
         "agentRuntimeName": runtime_name(target),
         "agentRuntimeArtifact": _artifact(bundle, upload(clients, target, content), object_key(target)),
@@ -84,8 +84,8 @@ def deploy(clients: Clients, target: Target, bundle: Bundle, deadline: Deadline)
         "networkConfiguration": {"networkMode": "PUBLIC"},
         "protocolConfiguration": {"serverProtocol": "HTTP"},
         "lifecycleConfiguration": {
-            "idleRuntimeSessionTimeout": bundle.config.lifecycle.get("idleTimeoutSeconds", _IDLE_SECONDS),
-            "maxLifetime": bundle.config.lifecycle.get("maxLifetimeSeconds", _LIFETIME_SECONDS),
+            "idleRuntimeSessionTimeout": lifecycle.idle_seconds,
+            "maxLifetime": lifecycle.lifetime_seconds,
         },
         "environmentVariables": environment_of(target, bundle, secret_arn, ids),
         "tags": tags_of(target),
