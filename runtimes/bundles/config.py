@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeGuard
 
 from entitlements.enums import Capability, Runtime
-from runtimes.rules import DEFAULT_IDLE, DEFAULT_LIFETIME, session_life, valid_secret_name
+from runtimes.rules import DEFAULT_LIFETIME, session_life, valid_secret_name
 from webhost.errors import InvalidRequestError, Issue
 from webhost.strict_json import StrictJsonError, parse_strict
 

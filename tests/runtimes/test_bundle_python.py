@@ -9,7 +9,8 @@ import pytest
 
 from runtimes.bundle import LONGEST_TIMEOUT, ModuleKind, lifecycle_of, prepare_bundle, read_bundle, timeout_for
 from runtimes.bundles import python
-from runtimes.bundles.config import CONFIG_NAME, DEFAULT_IDLE, DEFAULT_LIFETIME, parse_config
+from runtimes.bundles.config import CONFIG_NAME, parse_config
+from runtimes.rules import DEFAULT_IDLE, DEFAULT_LIFETIME
 from tests.factories import example, zip_of
 from tests.runtimes.shims import FakeAws, call, running
 from webhost.errors import InvalidRequestError

@@ -97,7 +97,11 @@ class Tools:
         )
         with self.lock:
             self.sessions.setdefault(thing_id, []).append(made)
-        answer = {f"{noun}Identifier": thing_id, "sessionId": made.id, "createdAt": _written(made.began)}
+        answer: dict[str, Any] = {
+            f"{noun}Identifier": thing_id,
+            "sessionId": made.id,
+            "createdAt": _written(made.began),
+        }
         if noun == "browser":
             host = f"bedrock-agentcore.{self.region}.amazonaws.com"
             stream = f"wss://{host}/browser-streams/{thing_id}/sessions/{made.id}/automation"
