@@ -10,12 +10,14 @@ import time
 from pathlib import Path
 from types import FrameType
 
+from webhost.local.agentcore.access import Access
 from webhost.local.agentcore.control import Control
 from webhost.local.agentcore.moto import Moto
 from webhost.local.agentcore.server import Aws, Front
 from webhost.local.agentcore.state import Store
 from webhost.local.agentcore.tools import Tools
 from webhost.local.agentcore.vms import Vms
+from webhost.local.node import node_binary
 
 
 def main() -> None:
@@ -23,6 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m webhost.local.agentcore", description=__doc__)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--directory", type=Path, required=True)
+    parser.add_argument("--hurry", type=float, default=1.0, help="how much sooner sessions are idle or too old")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, _leave)
     directory = options.directory.resolve()
@@ -33,11 +36,10 @@ def main() -> None:
     store = Store(directory, region, boundary.split(":")[4])
     control = Control(store, directory, moto.s3, moto.iam)
     address = f"http://127.0.0.1:{options.port}"
-    vms = Vms(store, control, directory, address=address, region=region, node=os.environ["NODE_BINARY"])
-    aws = Aws(
-        store, control, vms, Tools(store, region), moto,
-        os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"],
-    )  # fmt: skip
+    program = os.environ.get("NODE_BINARY") or str(node_binary())
+    vms = Vms(store, control, directory, address=address, region=region, node=program, hurry=options.hurry)
+    access = Access(os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"], vms, store, moto)
+    aws = Aws(store, control, vms, Tools(store, region), moto, access)
     try:
         while True:
             with Front(options.port, aws) as front:

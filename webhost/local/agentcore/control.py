@@ -15,6 +15,7 @@ from botocore.exceptions import ClientError
 
 from webhost.local.agentcore.errors import AwsError, Kind
 from webhost.local.agentcore.model import Request
+from webhost.local.agentcore.policies import document_of, trusts
 from webhost.local.agentcore.state import Sort, Store, Thing
 
 # A role that is younger is not trusted yet, as new IAM roles are not.
@@ -22,6 +23,9 @@ ROLE_SETTLES: Final = 1.0
 _LARGEST_UNPACKED: Final = 750 * 2**20
 _ELF_ARM64: Final = 183
 _PAGE: Final = 100
+_OURSELVES: Final = "bedrock-agentcore.amazonaws.com"
+# The modes that AgentCore's documentation asks for; others cannot be read there.
+_MODES: Final = frozenset({0o644, 0o755})
 
 
 class Control:
@@ -91,13 +95,19 @@ class Control:
             role = self._iam.get_role(RoleName=arn.rsplit("/", 1)[-1])["Role"]
         except ClientError:
             raise AwsError(Kind.VALIDATION, "Role validation failed: there is no such role.") from None
-        if role["Arn"] != arn or time.time() - role["CreateDate"].timestamp() < ROLE_SETTLES:
+        _, _, _, _, account, _ = arn.split(":", 5)
+        context = {"aws:SourceAccount": account, "aws:SourceArn": self._store.arn_of(Sort.RUNTIME, "any")}
+        trusted = trusts(document_of(role["AssumeRolePolicyDocument"]), _OURSELVES, context)
+        young = time.time() - role["CreateDate"].timestamp() < ROLE_SETTLES
+        if role["Arn"] != arn or young or not trusted:
             raise AwsError(Kind.VALIDATION, "Role validation failed: the role cannot be assumed.")
 
     def _fetch(self, where: Mapping[str, Any]) -> bytes:
-        version = {"VersionId": where["versionId"]} if "versionId" in where else {}
+        if "versionId" not in where:
+            raise AwsError(Kind.VALIDATION, "Name the versionId: here, code that may change is not taken.")
+        place = {"Bucket": where["bucket"], "Key": where["prefix"], "VersionId": where["versionId"]}
         try:
-            found: bytes = self._s3.get_object(Bucket=where["bucket"], Key=where["prefix"], **version)["Body"].read()
+            found: bytes = self._s3.get_object(**place)["Body"].read()
         except ClientError:
             raise AwsError(Kind.VALIDATION, "The code could not be read from S3.") from None
         return found
@@ -111,6 +121,7 @@ class Control:
                     return "The unpacked code is larger than 750 MB."
                 names = set(archive.namelist())
                 foreign = [name for name in names if _is_foreign(archive, name)]
+                sealed = [i.filename for i in archive.infolist() if (i.external_attr >> 16) & 0o777 not in _MODES]
                 archive.extractall(folder)
         except (zipfile.BadZipFile, OSError):
             shutil.rmtree(folder, ignore_errors=True)
@@ -120,6 +131,8 @@ class Control:
         wanted = ".js" if code["runtime"].startswith("NODE") else ".py"
         if not entry.endswith(wanted):
             return f"The entry point must be a {wanted} file."
+        if sealed:
+            return f"{sealed[0]} has neither mode 644 nor 755."
         return f"{foreign[0]} is not built for arm64." if foreign else ""
 
     def _list_runtimes(self, request: Request) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import logging
 import re
 import threading
 from collections.abc import Mapping
@@ -19,10 +20,13 @@ from urllib.parse import parse_qs
 import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
+from moto.secretsmanager.models import secretsmanager_backends
 from moto.server import ThreadedMotoServer
 
 from webhost.local.processes import free_port
 
+# It writes a line for each request; the calls say what was called.
+logging.getLogger("werkzeug").setLevel(logging.ERROR)
 _READING: Final = ("Get", "List", "Describe", "Head")
 _JOURNALLED: Final = frozenset({"iam", "secretsmanager"})
 _HOP: Final = frozenset({"connection", "transfer-encoding", "keep-alive", "expect"})
@@ -64,6 +68,7 @@ class Moto:
         }  # fmt: skip
         self.s3: Any = boto3.client("s3", **common)
         self.iam: Any = boto3.client("iam", **common)
+        self._secrets: Any = boto3.client("secretsmanager", **common)
         self._replay()
 
     def prepare(self, bucket: str, boundary_arn: str) -> None:
@@ -97,11 +102,21 @@ class Moto:
         finally:
             connection.close()
 
-    def remember(self, service: str, operation: str, request: Mapping[str, Any], body: bytes) -> None:
+    def secret_arn(self, name: str) -> str:
+        """Return the whole ARN of a secret, which is what policies speak of, by its name or ARN."""
+        try:
+            return str(self._secrets.describe_secret(SecretId=name)["ARN"])
+        except ClientError:
+            return name
+
+    def remember(self, service: str, operation: str, request: Mapping[str, Any], body: bytes, answer: bytes) -> None:
         """Write down what changed something that must outlive this process."""
         if service not in _JOURNALLED or operation.startswith(_READING):
             return
-        line = json.dumps({**request, "body": base64.b64encode(body).decode()})
+        entry = {**request, "body": base64.b64encode(body).decode()}
+        if operation == "CreateSecret":
+            entry["made"] = json.loads(answer)
+        line = json.dumps(entry)
         with self._lock:
             self._journal.touch(mode=0o600)
             with self._journal.open("a") as journal:
@@ -113,6 +128,11 @@ class Moto:
         for line in self._journal.read_text().splitlines():
             said = json.loads(line)
             self.send(said["method"], said["target"], said["headers"], base64.b64decode(said["body"]))
+            if "made" in said:
+                # moto ends each ARN with new random letters; runtimes and policies know the first ones.
+                arn = said["made"]["ARN"]
+                _, _, _, region, account, _ = arn.split(":", 5)
+                secretsmanager_backends[account][region].secrets[said["made"]["Name"]].arn = arn
 
 
 def operation_of(service: str, method: str, target: str, headers: Mapping[str, str], body: bytes) -> str:

@@ -15,13 +15,13 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
+from webhost.local.agentcore.access import Access, Wire
 from webhost.local.agentcore.calls import ANSWERS, Call, Calls, Fault, Faults, Planned
 from webhost.local.agentcore.control import Control
-from webhost.local.agentcore.errors import AwsError, Kind
+from webhost.local.agentcore.errors import AwsError, Kind, named
 from webhost.local.agentcore.model import Request, read_request
 from webhost.local.agentcore.moto import Moto, operation_of
-from webhost.local.agentcore.policies import Roles
-from webhost.local.agentcore.signatures import Signature, fits, read_signature
+from webhost.local.agentcore.signatures import read_signature
 from webhost.local.agentcore.state import Sort, Store
 from webhost.local.agentcore.tools import ABOUT, Tools
 from webhost.local.agentcore.vms import Vm, Vms, metadata
@@ -30,7 +30,6 @@ _SESSION: Final = "X-Amzn-Bedrock-AgentCore-Runtime-Session-Id"
 _PASSED: Final = ("accept", "content-type", "traceparent", _SESSION.lower())
 _LONGEST_CALL: Final = 3600
 _OTHERS: Final = frozenset({"s3", "iam", "sts", "secretsmanager"})
-CONTROL: Final = "control"
 
 
 @dataclass
@@ -42,14 +41,10 @@ class Aws:
     vms: Vms
     tools: Tools
     moto: Moto
-    access_key: str
-    secret: str
+    access: Access
     calls: Calls = field(default_factory=Calls)
     faults: Faults = field(default_factory=Faults)
     away_seconds: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.roles = Roles(self.moto.iam)
 
 
 class Front(ThreadingHTTPServer):
@@ -144,6 +139,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _serve(self, headers: dict[str, str], body: bytes) -> None:
         aws = self.server.aws
+        wire = Wire(self.command, self.path, headers, body)
         signature = read_signature(headers.get("authorization"))
         service = signature.service if signature else "unknown"
         request: Request | None = None
@@ -156,14 +152,14 @@ class Handler(BaseHTTPRequestHandler):
             except AwsError as error:
                 refused = error
             operation = request.operation if request else "Unknown"
-        principal = self._principal(signature, headers, body)
+        caller = aws.access.caller(wire)
         text = self.path + ("" if service == "s3" else body[:20_000].decode("utf-8", "replace"))
-        call = aws.calls.begin(service, operation, principal or "nobody", text)
+        call = aws.calls.begin(service, operation, caller.name if caller else "nobody", text)
         planned = aws.faults.take(operation)
         try:
-            if refused is not None:
+            if refused is not None and caller is not None:
                 raise refused
-            self._require_allowed(principal, service, operation, request, body)
+            aws.access.require(caller, wire, service, operation, request)
             if planned is not None and self._fails(planned):
                 return
             if request is None:
@@ -173,42 +169,6 @@ class Handler(BaseHTTPRequestHandler):
         except AwsError as error:
             call.allowed = error.kind is not Kind.ACCESS_DENIED
             self._refuse(call, service, error)
-
-    def _principal(self, signature: Signature | None, headers: dict[str, str], body: bytes) -> str | None:
-        """Return who signed: the control plane, a role, or nobody."""
-        aws = self.server.aws
-        if signature is None:
-            return None
-        role = None
-        secret = aws.secret
-        if signature.access_key != aws.access_key:
-            role = aws.vms.credentials(signature.access_key)
-            if role is None or headers.get("x-amz-security-token") != role.token:
-                return None
-            secret = role.secret
-        if not fits(signature, secret, method=self.command, target=self.path, headers=headers, body=body):
-            return None
-        return CONTROL if role is None else f"role/{role.role}"
-
-    def _require_allowed(
-        self, principal: str | None, service: str, operation: str, request: Request | None, body: bytes
-    ) -> None:
-        if principal is None:
-            raise AwsError(Kind.ACCESS_DENIED, "The request signature does not fit.")
-        if principal == CONTROL:
-            if operation.startswith("InvokeAgentRuntimeCommand") or operation.endswith("ForUser"):
-                raise AwsError(Kind.ACCESS_DENIED, "The control plane may not.")
-            return
-        resource = "*"
-        if request is not None and operation in ABOUT:
-            sort, name = ABOUT[operation]
-            resource = self.server.aws.store.get(sort, request[name]).arn
-        elif service == "secretsmanager":
-            with suppress(ValueError):
-                resource = str(json.loads(body).get("SecretId", "*"))
-        role = principal.removeprefix("role/")
-        if not self.server.aws.roles.may(role, f"{service}:{operation}", resource):
-            raise AwsError(Kind.ACCESS_DENIED, f"{principal} is not authorized to perform {service}:{operation}.")
 
     def _fails(self, planned: Planned) -> bool:
         """Fail as a test asked for, before anything happened; say whether the call is over."""
@@ -231,7 +191,7 @@ class Handler(BaseHTTPRequestHandler):
         call.status, passed, data = moto.send(self.command, self.path, dict(self.headers.items()), body)
         if call.status < HTTPStatus.BAD_REQUEST:
             request = {"method": self.command, "target": self.path, "headers": headers}
-            moto.remember(call.service, call.operation, request, body)
+            moto.remember(call.service, call.operation, request, body, data)
         if planned is not None and planned.fault is Fault.RESET_AFTER:
             self._break_off()
             return
@@ -331,8 +291,8 @@ class Handler(BaseHTTPRequestHandler):
     # --- answers --------------------------------------------------------------------------------------
 
     def _refuse(self, call: Call, service: str, error: AwsError) -> None:
-        name, status = error.kind.value
-        call.status = int(status)
+        name, status = named(error.kind, service, call.operation)
+        call.status = status
         if service in ("iam", "sts", "s3"):
             inner = f"<Error><Code>{name}</Code><Message>{error.message}</Message></Error>"
             text = inner if service == "s3" else f"<ErrorResponse>{inner}<RequestId>-</RequestId></ErrorResponse>"

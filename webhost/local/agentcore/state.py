@@ -103,6 +103,10 @@ class Store:
                 return thing
         raise AwsError(Kind.NOT_FOUND, f"There is no {sort.value} {wanted}.")
 
+    def arn_of(self, sort: Sort, thing_id: str) -> str:
+        """Return the ARN of one."""
+        return f"{self._prefix}:{sort.value}/{thing_id}"
+
     def make(
         self, sort: Sort, name: str, wanted: dict[str, Any], token: str, check: Callable[[str], str] = lambda _: ""
     ) -> Thing:
@@ -121,8 +125,7 @@ class Store:
                 raise AwsError(Kind.CONFLICT, f"There is one named {name} already.")
             new_id = f"{name}-{''.join(secrets.choice(_ALPHABET) for _ in range(10))}"
             failure = check(new_id)
-            arn = f"{self._prefix}:{sort.value}/{new_id}"
-            thing = Thing(sort.value, name, new_id, arn, wanted, token, time.time(), failure)
+            thing = Thing(sort.value, name, new_id, self.arn_of(sort, new_id), wanted, token, time.time(), failure)
             self._things[new_id] = thing
             self.keep()
             return thing

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import secrets
+import shutil
 import sys
 import threading
 import time
@@ -33,6 +34,7 @@ class RoleCredentials:
     secret: str
     token: str
     expires_at: datetime
+    issued_at: datetime
 
     def as_json(self) -> dict[str, str]:
         """Return them in the metadata service's words."""
@@ -54,13 +56,14 @@ class Vm:
     session: str
     runtime: Thing
     child: Child
+    folder: Path
     port: int
     role: str
     key: str
     metadata_token: str
+    hurry: float
     started: float = field(default_factory=time.monotonic)
     last_used: float = field(default_factory=time.monotonic)
-    calls: int = 0
 
     def ping(self) -> str:
         """Return what it says about itself; nothing while it does not answer."""
@@ -76,25 +79,33 @@ class Vm:
     def is_over(self) -> bool:
         """Say whether it has been idle or alive for longer than it may."""
         now, life = time.monotonic(), self.runtime.wanted.get("lifecycleConfiguration", {})
-        if now - self.started > life.get("maxLifetime", 28_800):
+        if (now - self.started) * self.hurry > life.get("maxLifetime", 28_800):
             return True
-        idle = now - self.last_used > life.get("idleRuntimeSessionTimeout", 900)
+        idle = (now - self.last_used) * self.hurry > life.get("idleRuntimeSessionTimeout", 900)
         # As at AWS, even one that is answering counts as idle when it says that it is merely healthy.
         return idle and self.ping() != "HealthyBusy"
+
+    def end(self) -> None:
+        """Kill the process and forget its folder."""
+        self.child.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class Vms:
     """All sessions that run."""
 
     def __init__(
-        self, store: Store, control: Control, directory: Path, *, address: str, region: str, node: str
-    ) -> None:
+        self, store: Store, control: Control, directory: Path,
+        *, address: str, region: str, node: str, hurry: float = 1.0,
+    ) -> None:  # fmt: skip
         self._store = store
         self._control = control
         self._directory = directory
         self._address = address
         self._region = region
         self._node = node
+        self._hurry = hurry
+        shutil.rmtree(directory / "sessions", ignore_errors=True)  # those of a cloud that was killed
         self._running: dict[tuple[str, str], Vm] = {}
         self._starting: dict[tuple[str, str], threading.Lock] = {}
         self._credentials: dict[str, RoleCredentials] = {}
@@ -122,30 +133,32 @@ class Vms:
 
     def _start(self, runtime: Thing, session: str) -> Vm:
         code = runtime.wanted["agentRuntimeArtifact"]["codeConfiguration"]
-        program = self._node if code["runtime"].startswith("NODE") else sys.executable
-        arguments = [] if program == self._node else ["-B"]
+        # Python without our packages, which are not there at AWS.
+        python = [str(Path(sys.executable).resolve()), "-E", "-S", "-B"]
+        program = [self._node] if code["runtime"].startswith("NODE") else python
         port, key = free_port(), secrets.token_hex(16)
         environment = {
+            **runtime.wanted.get("environmentVariables", {}),
             "HOST": "127.0.0.1",
             "PORT": str(port),
             "AWS_REGION": self._region,
             "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"{self._address}/mmds/{key}",
             "AWS_ENDPOINT_URL_SECRETS_MANAGER": self._address,
             "AWS_ENDPOINT_URL_BEDROCK_AGENTCORE": self._address,
-            **runtime.wanted.get("environmentVariables", {}),
         }
         log = self._directory / "logs" / f"{runtime.id}.log"
-        command = [program, *arguments, code["entryPoint"][-1]]
-        child = Child(session[:12], command, log, environment, self._control.code_of(runtime), patience=1)
+        folder = self._directory / "sessions" / key
+        shutil.copytree(self._control.code_of(runtime), folder)
+        child = Child(session[:12], [*program, code["entryPoint"][-1]], log, environment, folder, patience=1)
         child.start()
         role = runtime.wanted["roleArn"].rsplit("/", 1)[-1]
-        vm = Vm(session, runtime, child, port, role, key, secrets.token_hex(16))
+        vm = Vm(session, runtime, child, folder, port, role, key, secrets.token_hex(16), self._hurry)
         with self._lock:
             self._running[runtime.id, session] = vm  # its metadata is asked for before it is ready
         deadline = time.monotonic() + _STARTS_WITHIN
         while not vm.ping():
             if not child.alive or time.monotonic() > deadline:
-                child.kill()
+                vm.end()
                 raise AwsError(Kind.CLIENT, "The runtime did not become healthy.")
             time.sleep(0.03)
         return vm
@@ -156,7 +169,7 @@ class Vms:
             vm = self._running.pop((runtime.id, session), None)
         if vm is None or not vm.child.alive:
             raise AwsError(Kind.NOT_FOUND, "There is no such session.")
-        vm.child.kill()
+        vm.end()
 
     def stop_all(self, runtime: Thing | None = None) -> None:
         """End all sessions, of one runtime or altogether."""
@@ -165,7 +178,7 @@ class Vms:
             self._running = {place: vm for place, vm in self._running.items() if vm not in ending}
         for vm in ending:
             with suppress(OSError):
-                vm.child.kill()
+                vm.end()
 
     def by_key(self, key: str) -> Vm | None:
         """Return the process that a metadata address belongs to."""
@@ -176,7 +189,7 @@ class Vms:
         """Hand out fresh credentials of the process's role."""
         made = RoleCredentials(
             vm.role, f"ASIA{secrets.token_hex(8).upper()}", secrets.token_urlsafe(30), secrets.token_urlsafe(60),
-            datetime.now(UTC) + _CREDENTIALS_LAST,
+            datetime.now(UTC) + _CREDENTIALS_LAST, datetime.now(UTC),
         )  # fmt: skip
         with self._lock:
             self._credentials[made.access_key] = made
@@ -195,7 +208,7 @@ class Vms:
                 running = list(self._running.items())
             for place, vm in running:
                 if not vm.child.alive or vm.is_over():
-                    vm.child.kill()
+                    vm.end()
                     with self._lock:
                         if self._running.get(place) is vm:
                             del self._running[place]
