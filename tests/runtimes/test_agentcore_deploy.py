@@ -30,7 +30,6 @@ from runtimes.providers.agentcore_names import (
     token_of,
 )
 from runtimes.providers.agentcore_packing import pack
-from runtimes.providers.agentcore_roles import capability_policy
 from runtimes.providers.base import AgentRef
 from tests.runtimes.aws import ACCOUNT, BUCKET, Answer, Aws
 from tests.runtimes.cloud import agent_zip, built, new_target
@@ -360,17 +359,15 @@ class TestRole:
         aws.fail(operation, 500, "InternalServerException", times=9)
         failure_of(lambda: aws.provider.withdraw(target, frozenset({"browser"})))
 
-    def test_no_grant_reaches_the_tools_of_another_deployment(self, hello):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("runtimes.providers.agentcore_names.settings.AGENTCORE_BUCKET", "b", raising=False)
-            patch.setattr(
-                "runtimes.providers.agentcore_names.settings.AGENTCORE_BOUNDARY_ARN",
-                f"arn:aws:iam::{ACCOUNT}:policy/b",
-                raising=False,
-            )
-            one, other = (capability_policy(place(), c, f"x-{c}") for c in ("browser", "memory"))
-        assert "x-memory" not in one
-        assert "x-browser" not in other
+    def test_no_grant_reaches_the_tools_of_another_deployment(self, aws, hello):
+        one, other = (deployed(aws, hello, capabilities=TOOLS) for _ in range(2))
+        iam = aws.client("iam")
+        documents = [
+            json.dumps(iam.get_role_policy(RoleName=role_name(one), PolicyName=name)["PolicyDocument"])
+            for name in policies(aws, one)
+        ]
+        foreign = [other.deployment_id.hex, *(other.remote[k] for k in ("codeInterpreterId", "browserId", "memoryId"))]
+        assert not [name for name in foreign if name in "".join(documents)]
 
 
 class TestToolSessions:
