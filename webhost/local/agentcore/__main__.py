@@ -39,7 +39,7 @@ def main() -> None:
     program = os.environ.get("NODE_BINARY") or str(node_binary())
     vms = Vms(store, control, directory, address=address, region=region, node=program, hurry=options.hurry)
     access = Access(os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"], vms, store, moto)
-    aws = Aws(store, control, vms, Tools(store, region), moto, access)
+    aws = Aws(store, control, vms, Tools(store, directory, region), moto, access)
     try:
         while True:
             with Front(options.port, aws) as front:

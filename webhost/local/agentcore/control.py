@@ -16,13 +16,12 @@ from botocore.exceptions import ClientError
 from webhost.local.agentcore.errors import AwsError, Kind
 from webhost.local.agentcore.model import Request
 from webhost.local.agentcore.policies import document_of, trusts
-from webhost.local.agentcore.state import Sort, Store, Thing
+from webhost.local.agentcore.state import Sort, Store, Thing, page
 
 # A role that is younger is not trusted yet, as new IAM roles are not.
 ROLE_SETTLES: Final = 1.0
 _LARGEST_UNPACKED: Final = 750 * 2**20
 _ELF_ARM64: Final = 183
-_PAGE: Final = 100
 _OURSELVES: Final = "bedrock-agentcore.amazonaws.com"
 # The modes that AgentCore's documentation asks for; others cannot be read there.
 _MODES: Final = frozenset({0o644, 0o755})
@@ -144,7 +143,7 @@ class Control:
             "lastUpdatedAt",
             "status",
         )
-        found, rest = _page(self._store.all(Sort.RUNTIME), request)
+        found, rest = page(self._store.all(Sort.RUNTIME), request)
         views = [runtime_view(thing) for thing in found]
         return {"agentRuntimes": [{key: view[key] for key in keys} | {"description": "-"} for view in views]} | rest
 
@@ -164,13 +163,13 @@ class Control:
         }  # fmt: skip
 
     def _list_tools(self, sort: Sort, noun: str, request: Request) -> dict[str, Any]:
-        found, rest = _page([] if request.get("type") == "SYSTEM" else self._store.all(sort), request)
+        found, rest = page([] if request.get("type") == "SYSTEM" else self._store.all(sort), request)
         keys = (f"{noun}Id", f"{noun}Arn", "name", "status", "createdAt", "lastUpdatedAt")
         views = [tool_view(thing, noun) for thing in found]
         return {f"{noun}Summaries": [{key: view[key] for key in keys} for view in views]} | rest
 
     def _list_memories(self, request: Request) -> dict[str, Any]:
-        found, rest = _page(self._store.all(Sort.MEMORY), request)
+        found, rest = page(self._store.all(Sort.MEMORY), request)
         keys = ("arn", "id", "status", "createdAt", "updatedAt")
         views = [memory_view(thing) for thing in found]
         return {"memories": [{key: view[key] for key in keys} for view in views]} | rest
@@ -186,16 +185,6 @@ def _is_foreign(archive: zipfile.ZipFile, name: str) -> bool:
         return False
     head = archive.open(name).read(20)
     return head[:4] != b"\x7fELF" or struct.unpack("<H", head[18:20])[0] != _ELF_ARM64
-
-
-def _page(things: list[Thing], request: Request) -> tuple[list[Thing], dict[str, Any]]:
-    try:
-        start = int(request.get("nextToken") or 0)
-    except ValueError:
-        raise AwsError(Kind.VALIDATION, "The nextToken is not ours.") from None
-    most = request.get("maxResults") or _PAGE
-    rest = {"nextToken": str(start + most)} if start + most < len(things) else {}
-    return things[start : start + most], rest
 
 
 def runtime_view(thing: Thing) -> dict[str, Any]:

@@ -12,14 +12,18 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from webhost.local.agentcore.errors import AwsError, Kind
+from webhost.local.agentcore.model import Request
 
 _ALPHABET: Final = string.ascii_letters + string.digits
 # How long things take here; at AWS seconds to minutes.
 READY_AFTER: Final = 0.3
 GONE_AFTER: Final = 0.3
+# Short, so that who does not ask for the rest notices.
+PAGE: Final = 10
+_T = TypeVar("_T")
 
 
 class Sort(StrEnum):
@@ -63,6 +67,25 @@ class Thing:
         return datetime.fromtimestamp(self.made_at, UTC).isoformat().replace("+00:00", "Z")
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that a kill leaves the old one or the new one."""
+    whole = path.with_suffix(".new")
+    whole.touch(mode=0o600)
+    whole.write_text(text)
+    whole.replace(path)
+
+
+def page(found: list[_T], request: Request) -> tuple[list[_T], dict[str, Any]]:
+    """Return the page that a list operation asks for, and the token of the next one."""
+    try:
+        start = int(request.get("nextToken") or 0)
+    except ValueError:
+        raise AwsError(Kind.VALIDATION, "The nextToken is not ours.") from None
+    most = request.get("maxResults") or PAGE
+    rest = {"nextToken": str(start + most)} if start + most < len(found) else {}
+    return found[start : start + most], rest
+
+
 class Store:
     """All things, behind one lock, written to one file after each change."""
 
@@ -77,10 +100,7 @@ class Store:
     def keep(self) -> None:
         """Write everything down."""
         with self.lock:
-            whole = self._file.with_suffix(".new")
-            whole.touch(mode=0o600)
-            whole.write_text(json.dumps([asdict(thing) for thing in self._things.values()]))
-            whole.replace(self._file)
+            write_whole(self._file, json.dumps([asdict(thing) for thing in self._things.values()]))
 
     def _present(self) -> Iterator[Thing]:
         now = time.time()

@@ -13,13 +13,14 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 from webhost.local.agentcore.errors import AwsError, Kind
 from webhost.local.agentcore.model import Request
-from webhost.local.agentcore.state import Sort, Store
+from webhost.local.agentcore.state import Sort, Store, Thing, page, write_whole
 
 _ALPHABET: Final = string.ascii_uppercase + string.digits
 _CODE_SECONDS: Final = 10
@@ -37,6 +38,7 @@ ABOUT: Final[Mapping[str, tuple[Sort, str]]] = {
     "ListBrowserSessions": (Sort.BROWSER, "browserIdentifier"),
     "CreateEvent": (Sort.MEMORY, "memoryId"),
     "ListEvents": (Sort.MEMORY, "memoryId"),
+    "GetEvent": (Sort.MEMORY, "memoryId"),
 }
 
 
@@ -48,6 +50,7 @@ class ToolSession:
     name: str
     began: float
     lasts: int
+    token: str
     ended: float | None = None
 
     @property
@@ -59,19 +62,27 @@ class ToolSession:
         return over if over <= time.time() else None
 
 
-@dataclass
 class Tools:
-    """Sessions of all interpreters and browsers, and what memories keep."""
+    """Sessions of all interpreters and browsers, kept on disk as AWS goes on listing them, and memories' events."""
 
-    store: Store
-    region: str
-    sessions: dict[str, list[ToolSession]] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, store: Store, directory: Path, region: str) -> None:
+        self._store = store
+        self._region = region
+        self._file = directory / "tool-sessions.json"
+        self._lock = threading.RLock()
+        self._sessions: dict[str, list[ToolSession]] = {}
+        if self._file.exists():
+            kept = json.loads(self._file.read_text())
+            self._sessions = {thing: [ToolSession(**one) for one in found] for thing, found in kept.items()}
+
+    def _keep(self) -> None:
+        found = {thing: [asdict(one) for one in sessions] for thing, sessions in self._sessions.items()}
+        write_whole(self._file, json.dumps(found))
 
     def answer(self, request: Request) -> tuple[dict[str, Any], dict[str, str]]:
         """Carry out an operation that answers JSON; return body and headers."""
         sort, name = ABOUT[request.operation]
-        thing = self.store.get(sort, request[name])
+        thing = self._store.get(sort, request[name])
         noun = {Sort.CODE_INTERPRETER: "codeInterpreter", Sort.BROWSER: "browser"}.get(sort, "")
         verbs: Mapping[str, Callable[[], dict[str, Any]]] = {
             "Start": lambda: self._start(thing.id, noun, request),
@@ -80,46 +91,58 @@ class Tools:
             "List": lambda: self._list(thing.id, noun, request),
         }
         if request.operation == "CreateEvent":
-            return self._create_event(thing.id, request), {}
+            return self._create_event(thing, request), {}
         if request.operation == "ListEvents":
-            wanted = (request["actorId"], request["sessionId"])
-            events = [e for e in thing.events if (e["actorId"], e["sessionId"]) == wanted]
-            return {"events": events[::-1][: request.get("maxResults") or 20]}, {}
+            found, rest = page(_events(thing, request)[::-1], request)
+            return {"events": found} | rest, {}
+        if request.operation == "GetEvent":
+            events = [event for event in _events(thing, request) if event["eventId"] == request["eventId"]]
+            if not events:
+                raise AwsError(Kind.NOT_FOUND, "There is no such event.")
+            return {"event": events[0]}, {}
         verb = next(v for v in verbs if request.operation.startswith(v))
         return verbs[verb](), {}
 
     def _start(self, thing_id: str, noun: str, request: Request) -> dict[str, Any]:
-        made = ToolSession(
-            "".join(secrets.choice(_ALPHABET) for _ in range(26)),
-            request.get("name", ""),
-            time.time(),
-            request.get("sessionTimeoutSeconds") or (900 if noun == "codeInterpreter" else 3600),
-        )
-        with self.lock:
-            self.sessions.setdefault(thing_id, []).append(made)
+        token = request.get("clientToken", "")
+        with self._lock:
+            sessions = self._sessions.setdefault(thing_id, [])
+            made = next((one for one in sessions if token and one.token == token), None)
+            if made is None:
+                made = ToolSession(
+                    "".join(secrets.choice(_ALPHABET) for _ in range(26)),
+                    request.get("name", ""),
+                    time.time(),
+                    request.get("sessionTimeoutSeconds") or (900 if noun == "codeInterpreter" else 3600),
+                    token,
+                )
+                sessions.append(made)
+                self._keep()
         answer: dict[str, Any] = {
             f"{noun}Identifier": thing_id,
             "sessionId": made.id,
             "createdAt": _written(made.began),
         }
         if noun == "browser":
-            host = f"bedrock-agentcore.{self.region}.amazonaws.com"
+            host = f"bedrock-agentcore.{self._region}.amazonaws.com"
             stream = f"wss://{host}/browser-streams/{thing_id}/sessions/{made.id}/automation"
             answer["streams"] = {"automationStream": {"streamEndpoint": stream, "streamStatus": "ENABLED"}}
         return answer
 
     def _find(self, thing_id: str, session_id: str) -> ToolSession:
-        with self.lock:
-            for session in self.sessions.get(thing_id, ()):
+        with self._lock:
+            for session in self._sessions.get(thing_id, ()):
                 if session.id == session_id:
                     return session
         raise AwsError(Kind.NOT_FOUND, "There is no such session.")
 
     def _stop(self, thing_id: str, noun: str, request: Request) -> dict[str, Any]:
-        session = self._find(thing_id, request["sessionId"])
-        if session.end is not None:
-            raise AwsError(Kind.CONFLICT, "The session has ended.")
-        session.ended = time.time()
+        with self._lock:
+            session = self._find(thing_id, request["sessionId"])
+            if session.end is not None:
+                raise AwsError(Kind.CONFLICT, "The session has ended.")
+            session.ended = time.time()
+            self._keep()
         return {f"{noun}Identifier": thing_id, "sessionId": session.id, "lastUpdatedAt": _written(session.ended)}
 
     @staticmethod
@@ -135,15 +158,14 @@ class Tools:
         }
 
     def _list(self, thing_id: str, noun: str, request: Request) -> dict[str, Any]:
-        with self.lock:
-            views = [self._view(s, thing_id, noun) for s in reversed(self.sessions.get(thing_id, []))]
-        found = [view for view in views if request.get("status") in (None, view["status"])]
-        start, most = int(request.get("nextToken") or 0), request.get("maxResults") or 100
-        rest = {"nextToken": str(start + most)} if start + most < len(found) else {}
-        return {"items": found[start : start + most], **rest}
+        with self._lock:
+            views = [self._view(s, thing_id, noun) for s in reversed(self._sessions.get(thing_id, []))]
+        found, rest = page([view for view in views if request.get("status") in (None, view["status"])], request)
+        return {"items": found, **rest}
 
-    def _create_event(self, thing_id: str, request: Request) -> dict[str, Any]:
-        thing = self.store.get(Sort.MEMORY, thing_id)
+    def _create_event(self, thing: Thing, request: Request) -> dict[str, Any]:
+        if thing.status != "ACTIVE":
+            raise AwsError(Kind.VALIDATION, f"The memory is {thing.status}.")
         event = {
             "memoryId": thing.id,
             "actorId": request["actorId"],
@@ -152,14 +174,14 @@ class Tools:
             "eventTimestamp": request["eventTimestamp"],
             "payload": request["payload"],
         }
-        with self.store.lock:
+        with self._store.lock:
             thing.events.append(event)
-            self.store.keep()
+            self._store.keep()
         return {"event": event}
 
     def run_code(self, request: Request) -> tuple[bytes, str]:
         """Run code in a session, as an event stream; return it with the session's id."""
-        thing = self.store.get(Sort.CODE_INTERPRETER, request["codeInterpreterIdentifier"])
+        thing = self._store.get(Sort.CODE_INTERPRETER, request["codeInterpreterIdentifier"])
         session = self._find(thing.id, request.get("sessionId", ""))
         if session.end is not None:
             raise AwsError(Kind.NOT_FOUND, "The session has ended.")
@@ -181,11 +203,18 @@ class Tools:
         return event_message("result", json.dumps(result).encode()), session.id
 
 
+def _events(memory: Thing, request: Request) -> list[dict[str, Any]]:
+    """Return the events of one actor's session, the oldest first."""
+    wanted = (request["actorId"], request["sessionId"])
+    return [event for event in memory.events if (event["actorId"], event["sessionId"]) == wanted]
+
+
 def _execute(code: str) -> tuple[str, bool]:
     with tempfile.TemporaryDirectory(prefix="code-") as folder:
         try:
             done = subprocess.run(
-                [sys.executable, "-I", "-c", code], cwd=folder, env={}, stdin=subprocess.DEVNULL,
+                [str(Path(sys.executable).resolve()), "-I", "-S", "-c", code],
+                cwd=folder, env={}, stdin=subprocess.DEVNULL,
                 capture_output=True, text=True, timeout=_CODE_SECONDS, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
