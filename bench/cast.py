@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Final
 from uuid import UUID
 
 import pghistory
@@ -15,6 +16,7 @@ from knox.settings import CONSTANTS
 
 from entitlements.enums import Runtime, Scope
 from entitlements.models import Account, ApiToken, Tier
+from entitlements.models.tiers import LIMIT_FIELDS
 from runtimes.enums import DeploymentStatus
 from runtimes.models import Agent, Artifact, Deployment
 from webhost.ids import Prefix, public_id
@@ -45,32 +47,45 @@ class Cast:
     many: tuple[Caller, ...]
 
 
+_PLENTY: Final = 10**12
+
+
+@transaction.atomic
+def make_premium_callers(count: int) -> list[Caller]:
+    """Write accounts that may use AgentCore and its tools; every limit is set, and none is reached."""
+    name = f"bench-{secrets.token_hex(4)}-premium"
+    enabled = dict.fromkeys(["agentcore_enabled", "code_interpreter_enabled", "browser_enabled"], True)
+    with pghistory.context(reason="bench"):
+        return _callers(name, _tier(name, **dict.fromkeys(LIMIT_FIELDS, _PLENTY), **enabled), count)
+
+
 @transaction.atomic
 def make_cast(many: int) -> Cast:
     """Write the accounts, past the API: what they may do is unlimited, except for the spent one's."""
     name = f"bench-{secrets.token_hex(4)}"
     with pghistory.context(reason="bench"):
-        unlimited = _tier(name, requests=None)
-        spent = _tier(f"{name}-spent", requests=1)
+        # The quotas of tools that are off; every budget is left unlimited.
+        unlimited = _tier(name, **_TOOLS_OFF)
+        spent = _tier(f"{name}-spent", max_requests_per_period=1, **_TOOLS_OFF)
         callers = _callers(name, unlimited, many + 1)
         return Cast(callers[0], _callers(f"{name}-spent", spent, 1)[0], tuple(callers[1:]))
 
 
-def _tier(slug: str, *, requests: int | None) -> Tier:
+_TOOLS_OFF: Final = dict.fromkeys(
+    ["max_tool_calls_per_period", "max_code_execution_seconds_per_period", "max_browser_sessions_per_period"], 0
+)
+
+
+def _tier(slug: str, **entitlements: int) -> Tier:
     highest = Tier.objects.aggregate(rank=Max("rank"))["rank"] or 0
-    # The quotas of tools that are off; every budget is left unlimited.
-    off = dict.fromkeys(
-        ["max_tool_calls_per_period", "max_code_execution_seconds_per_period", "max_browser_sessions_per_period"], 0
-    )
     return Tier.objects.create(
         slug=slug,
         name=slug,
         rank=highest + 1,
         is_public=False,
-        max_requests_per_period=requests,
         telemetry_retention_days=7,
         logs_retention_days=7,
-        **off,
+        **entitlements,
     )
 
 

@@ -61,6 +61,7 @@ def _settle(invocation: UUID, outcome: str, usage: Row, began: float) -> None:
             "error_class": None,
             "latency_ms": int((time.monotonic() - began) * 1000),
             "tokens_estimated": usage["tokensEstimated"],
+            "tools_unseen": False,
             "tokens": usage["tokens"],
             "compute_ms": usage["computeMs"],
             "tool_calls": usage["toolCalls"],

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from webhost import db
 from webhost.local.processes import Child, free_port, wait_for_port
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -61,6 +62,11 @@ def postgres_root(backend: int) -> int:
     if stat is None:
         raise RuntimeError("PostgreSQL does not run on this machine: its CPU time cannot be read.")
     return int(stat[_PPID])
+
+
+def postgres_process() -> int:
+    """Return the first process of the PostgreSQL that is in use."""
+    return postgres_root(db.run("SELECT pg_backend_pid() AS pid", {})[0]["pid"])
 
 
 @dataclass

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 from bench.findings import Target, medians, ratio
+from bench.holds import Holds, Sample, Way
 from bench.layers import AdmitLayer, Processing
 from bench.rounds import Samples, Size, System, Work
 
@@ -27,6 +30,21 @@ counters are compared with the calls: one that was counted twice, or not, or lef
 _WORK_HEAD = """
 | work | system | CPU ms per call | PostgreSQL ms | calls/s | p50 ms | p99 ms | first byte ms | CPU beside floor |
 |---|---|---|---|---|---|---|---|---|
+"""
+_FIGURES = ("cpu_s", "postgres_s", "per_second")
+HOLDS_HEADING = "\n## What a hold costs\n"
+_HOLDS_HEAD = """
+By `python -m bench --only holds` or as a part of the whole, {held.at:%Y-%m-%d}, on {held.machine}.
+
+Admit and settle, one after the other, through the product's own actions, from one process, eight at once;
+{size.calls:,} calls a run, {rounds} rounds in turn. Every limit of the tier is set. On Cloudflare nothing is held. On
+AgentCore tokens, compute and the three quotas of tools are; the last row of each also reads the deployment's last fifty
+calls first, as the gateway does before every call there. A ratio is beside no hold, within a round, and the median is
+shown. What the gateway asks AWS about tools, and the record of the session, are not in it. Afterwards nothing was held
+or open, and every counter equalled its admissions.
+
+| whose | what | our CPU s per 1,000 | PostgreSQL's | calls/s | ours, ratio | PostgreSQL's, ratio | both, ratio |
+|---|---|---|---|---|---|---|---|
 """
 
 
@@ -55,6 +73,40 @@ def render(
         f"{processing.journal_lines:,} journal lines rolled up at {processing.roll_up_per_second:,.0f}/s.\n"
     )
     return "".join(parts)
+
+
+def render_holds(held: Holds) -> str:
+    """Return the part about holds, which is the page's last."""
+    size = held.size
+    parts = [HOLDS_HEADING, _HOLDS_HEAD.format(held=held, size=size, rounds=held.rounds)]
+    for accounts, by_way in held.samples.items():
+        for way, seen in by_way.items():
+            cpu, postgres, speed = (median(getattr(s, name) for s in seen) for name in _FIGURES)
+            cells = ["", "", ""]
+            if way is not Way.WITHOUT:
+                cells = [f"{held.ratio(accounts, way, f):.2f}x" for f in (_cpu, _postgres, _both)]
+            parts.append(
+                f"| {accounts} | {way} | {cpu:.2f} | {postgres:.2f} | {speed:,.0f} | {cells[0]} | {cells[1]} "
+                f"| {'**' + cells[2] + '**' if cells[2] else ''} |\n"
+            )
+    return "".join(parts)
+
+
+def with_holds(page: str, part: str) -> str:
+    """Return the page with this part about holds in place of the one that it had."""
+    return page.partition(HOLDS_HEADING)[0] + part
+
+
+def _cpu(sample: Sample) -> float:
+    return sample.cpu_s
+
+
+def _postgres(sample: Sample) -> float:
+    return sample.postgres_s
+
+
+def _both(sample: Sample) -> float:
+    return sample.both_s
 
 
 def _mark(target: Target) -> str:

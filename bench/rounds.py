@@ -12,7 +12,7 @@ from uuid import UUID
 from bench import load
 from bench.cast import Cast
 from bench.load import BenchError, Load, Request
-from bench.processes import Server, cpu_seconds, postgres_root
+from bench.processes import Server, cpu_seconds, postgres_process
 from webhost import db
 
 
@@ -161,7 +161,7 @@ class Bench:
             )  # fmt: skip
         server = self.servers[system]
         root = server.child.pid
-        postgres = _postgres()
+        postgres = postgres_process()
         before = self._counted()
         used, used_postgres = cpu_seconds(root), cpu_seconds(postgres)
         answers = load.run(self.node, server.url, given)
@@ -196,10 +196,6 @@ class Bench:
             if time.monotonic() > deadline:
                 raise BenchError(f"{work} by {system}: counted and open are {now}, {expected} are right.")
             time.sleep(0.05)
-
-
-def _postgres() -> int:
-    return postgres_root(db.run("SELECT pg_backend_pid() AS pid", {})[0]["pid"])
 
 
 def as_plain(samples: Samples) -> dict[str, dict[str, list[dict[str, float]]]]:

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from django.core.management import call_command
 
-from bench import layers, load, processes, readme
-from bench.cast import make_cast
+from bench import holds, layers, load, processes, readme
+from bench.cast import make_cast, make_premium_callers
 from bench.findings import targets
+from bench.holds import Holds
 from bench.load import BenchError, Load
 from bench.processes import Server
 from bench.rounds import FULL, QUICK, Bench, System, as_plain
@@ -32,8 +33,7 @@ def measure(
 ) -> str:
     """Measure everything and return the page. Raises BenchError when anything was not exact."""
     size = QUICK if quick else FULL
-    call_command("migrate", verbosity=0)
-    call_command("seed_tiers", verbosity=0)
+    _prepare()
     cast = make_cast(size.accounts)
     node = environment["NODE_BINARY"]
     with ExitStack() as running:
@@ -52,13 +52,13 @@ def measure(
         if size.slow_calls:
             server = processes.web_server("slow", _TARGETS[System.GATEWAY], logs, environment, threads=512)
             slow = layers.slow_calls(node, server, cast.hot, size.slow_calls)
-    _prove()
+    machine = f"{machine}, {_database()}"
+    held = _measured_holds(quick=quick, machine=machine)
     admit = layers.admit_layer(cast.many[0], size.layer_calls, 1 if quick else 5)
     found = targets(samples, admit, processing, slow)
-    version = db.run("SHOW server_version", {})[0]["server_version"].split()[0]
-    machine = f"{machine}, PostgreSQL {version}"
     command = f"python -m bench{' --quick' if quick else ''}"
     page = readme.render(samples, found, admit, processing, command=command, machine=machine, rounds=rounds, size=size)
+    page += readme.render_holds(held)
     if out:
         results = {
             "command": command,
@@ -70,11 +70,41 @@ def measure(
             "admitLayer": asdict(admit),
             "processing": asdict(processing),
             "slowCalls": slow and asdict(slow),
+            "holds": held.as_plain(),
             "samples": as_plain(samples),
         }
         (out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
         (out / "README.md").write_text(page)
     return page
+
+
+def measure_holds(*, quick: bool, out: Path | None, machine: str) -> str:
+    """Measure what a hold costs and return its part of the page, written in place of the one before."""
+    _prepare()
+    held = _measured_holds(quick=quick, machine=f"{machine}, {_database()}")
+    part = readme.render_holds(held)
+    if out:
+        results = json.loads((out / "results.json").read_text())
+        (out / "results.json").write_text(json.dumps(results | {"holds": held.as_plain()}, indent=1) + "\n")
+        page = (out / "README.md").read_text()
+        (out / "README.md").write_text(readme.with_holds(page, part))
+    return part
+
+
+def _database() -> str:
+    return f"PostgreSQL {db.run('SHOW server_version', {})[0]['server_version'].split()[0]}"
+
+
+def _prepare() -> None:
+    call_command("migrate", verbosity=0)
+    call_command("seed_tiers", verbosity=0)
+
+
+def _measured_holds(*, quick: bool, machine: str) -> Holds:
+    size = holds.QUICK if quick else holds.FULL
+    samples, rounds = holds.measure(make_premium_callers(1 + size.accounts), size, _say)
+    _prove()
+    return Holds(samples, size, rounds, machine, datetime.now(UTC))
 
 
 def _prove() -> None:

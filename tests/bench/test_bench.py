@@ -6,13 +6,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 import bench
-from bench import load, processes
+from bench import holds, load, processes, readme
 from bench.findings import ratio
+from bench.holds import Way
 from bench.load import BenchError, Load, Request
 from bench.processes import Server, cpu_seconds
 from bench.rounds import Sample
@@ -38,6 +40,28 @@ def calls(path: str, *, expected: int = 200, ending: str = "}") -> Load:
 def test_a_round_is_compared_with_itself_alone() -> None:
     # The second round was three times as slow, for both: a ratio of medians over rounds would not say 2.
     assert ratio([sample(2), sample(6), sample(2.2)], [sample(1), sample(3), sample(1)], lambda s: s.cpu_ms) == 2
+
+
+def hold(seconds: float) -> holds.Sample:
+    return holds.Sample(cpu_s=seconds, postgres_s=seconds, per_second=100)
+
+
+def held(*rounds: tuple[float, float]) -> holds.Holds:
+    """Return what rounds found: what it took without a hold, and with one."""
+    by_way = {way: [hold(without if way is Way.WITHOUT else with_one) for without, with_one in rounds] for way in Way}
+    samples = {accounts: by_way for accounts in holds.Accounts}
+    return holds.Holds(samples, holds.QUICK, len(rounds), "a machine", datetime(2026, 11, 30, tzinfo=UTC))
+
+
+def test_a_hold_is_compared_with_none_of_the_same_round() -> None:
+    found = held((1, 1.5), (4, 6), (1, 1.6))
+    assert found.ratio(holds.Accounts.ONE, Way.ESTIMATED, lambda s: s.both_s) == 1.5
+
+
+def test_a_part_measured_alone_takes_the_place_of_its_own_and_of_nothing_else() -> None:
+    before, after = readme.render_holds(held((1, 2))), readme.render_holds(held((1, 3)))
+    assert readme.with_holds("# All\n" + before, after) == "# All\n" + after
+    assert "**3.00x**" in after
 
 
 def test_what_a_process_and_its_children_compute_is_counted() -> None:
