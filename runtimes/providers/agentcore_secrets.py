@@ -68,7 +68,8 @@ def put_agent_secrets(clients: Clients, agent: AgentRef, changes: Mapping[str, s
                 f"All secrets of an agent on AgentCore together are at most {_LARGEST_BYTES // 1024} KB.",
                 path="secrets",
             )
-        if kept is not None and values == kept.values:
+        # Also where there is no master: deleting from nothing makes nothing.
+        if values == (kept.values if kept else {}):
             break
         if _replaced(clients, agent, kept, text):
             break
