@@ -103,6 +103,13 @@ DELETE FROM entitlements_denial WHERE id IN (
     SELECT id FROM entitlements_denial WHERE account_id = %(account)s AND minute < %(details)s LIMIT %(batch)s)
 RETURNING id
 """
+# On AgentCore none lives for longer than eight hours; on Cloudflare what one keeps goes by itself.
+_SESSIONS = """
+DELETE FROM runtimes_agentsession WHERE id IN (
+    SELECT s.id FROM runtimes_agent a JOIN runtimes_agentsession s ON s.agent_id = a.id
+     WHERE a.account_id = %(account)s AND s.last_used_at < %(details)s LIMIT %(batch)s)
+RETURNING id
+"""
 # The core of a month that a signed statement stands for. Its sums are carried by a line beside the ledger's
 # adjustments, so that the counter still equals what is there (ledger.md, invariants); the counter is not moved.
 _CORE = """
@@ -116,6 +123,8 @@ WITH gone AS (
     RETURNING *
 ), reports AS (
     DELETE FROM telemetry_report WHERE invocation_id IN (SELECT id FROM gone)
+), tools AS (
+    DELETE FROM runtimes_tooluse WHERE invocation_id IN (SELECT id FROM gone)
 ), carried AS (
     INSERT INTO entitlements_adjustment (account_id, period, requests, tokens, compute_ms, tool_calls, code_ms,
                                          browser_sessions, actor, reason, created_at)
@@ -184,7 +193,7 @@ def _forget(row: Mapping[str, Any], now: datetime) -> int:
         "detail_period": period_of(details), "core": core_goes_before(row["telemetry_days"], now),
         "actor": RETENTION_ACTOR, "batch": _BATCH,
     }  # fmt: skip
-    statements = (_AGENT_LOGS, _DEPLOYMENT_LOGS, _DETAILS, _DENIALS, _CORE)
+    statements = (_AGENT_LOGS, _DEPLOYMENT_LOGS, _DETAILS, _DENIALS, _SESSIONS, _CORE)
     return sum(_repeat(statement, parameters) for statement in statements)
 
 

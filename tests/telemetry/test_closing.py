@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from entitlements import ledger
 from entitlements.models import Admission, Denial, Tier
-from runtimes.models import AgentLogLine, DeploymentLogLine
+from runtimes.models import AgentLogLine, AgentSession, DeploymentLogLine, ToolUse
 from telemetry.actions import retention
 from telemetry.actions.closing import close_periods, last_closed_period, statement_stands
 from telemetry.actions.retention import retention_days_of
@@ -196,6 +196,29 @@ class TestForgetting:
         assert receipt(invocation).charged_tokens == 3
         assert not Denial.objects.filter(account_id=alice.account.id).exists()
         assert alice.caller.differences() == []
+
+    def test_sessions_go_with_the_details(self, alice: Workload) -> None:
+        ids = {"account_id": alice.account.id, "agent_id": alice.agent.id, "deployment_id": alice.deployment.id}
+        for name, days in (("old", 61), ("young", 59)):
+            used = NOON - timedelta(days=days)
+            AgentSession.objects.create(
+                **ids, scope_id=alice.agent.id, runtime="cloudflare", session_id=name, started_at=used, last_used_at=used,
+                idle_seconds=60,
+            )  # fmt: skip
+        apply(alice, NOON)
+        assert [s.session_id for s in AgentSession.objects.filter(account_id=alice.account.id)] == ["young"]
+
+    def test_what_was_seen_of_tools_goes_with_the_core(self, alice: Workload) -> None:
+        invocation = call(alice, tool_calls=1)
+        ToolUse.objects.create(
+            account_id=alice.account.id, deployment_id=alice.deployment.id, invocation_id=invocation, kind="browser",
+            remote_id="one", started_at=NOON, seen_at=NOON, mac="-",
+        )  # fmt: skip
+        apply(alice, datetime(2033, 8, 15, tzinfo=UTC))
+        assert ToolUse.objects.filter(invocation_id=invocation).exists()
+        close_periods(at=CLOSED)
+        apply(alice, datetime(2033, 8, 15, tzinfo=UTC))
+        assert not ToolUse.objects.filter(invocation_id=invocation).exists()
 
     def test_an_open_call_keeps_its_details(self, alice: Workload) -> None:
         invocation = alice.caller.admit(at=NOON)
