@@ -19,6 +19,7 @@ from entitlements.enums import Runtime
 from entitlements.models import Admission, PeriodCounter
 from telemetry.actions import process
 from telemetry.actions.process import process_reports
+from telemetry.actions.verify import verify_usage
 from telemetry.models import Report
 from telemetry.rules import Reason
 from tests.entitlements.callers import FAILED, SUCCEEDED, expire, receipt, used
@@ -119,6 +120,53 @@ class TestEstimates:
         alice.report(invocation, tokens=1)
         assert alice.statuses() == ["accepted"]
         assert alice.used()["tokens"] == 1
+
+
+class TestTokensThatTheGatewayGuessed:
+    """A connection broke: nobody told the gateway, so it counted the text. The runtime may know better."""
+
+    def guess(self, alice: Workload, invocation: Any) -> None:
+        ledger.settle(invocation, FAILED, ledger.Usage(tokens=100, tokens_estimated=True), error_class="Broken")
+
+    def test_the_report_replaces_the_guess_downwards(self, alice: Workload) -> None:
+        invocation = alice.caller.admit()
+        self.guess(alice, invocation)
+        alice.report(invocation, tokens=7)
+        assert alice.statuses() == ["accepted"]
+        assert (alice.used()["tokens"], receipt(invocation).tokens_estimated) == (7, False)
+        assert alice.caller.differences() == []
+        assert verify_usage(alice.account.id, receipt(invocation).period).findings == []
+
+    def test_also_when_it_came_first(self, alice: Workload) -> None:
+        invocation = alice.caller.admit()
+        alice.report(invocation, tokens=7)
+        assert alice.statuses() == ["accepted"]
+        self.guess(alice, invocation)
+        assert (alice.used()["tokens"], receipt(invocation).tokens_estimated) == (7, False)
+        assert verify_usage(alice.account.id, receipt(invocation).period).findings == []
+
+    def test_only_the_first_report_may_lower_it(self, alice: Workload) -> None:
+        invocation = alice.caller.admit()
+        self.guess(alice, invocation)
+        for tokens in (50, 20, 60):
+            alice.report(invocation, tokens=tokens)
+            alice.statuses()
+        assert alice.used()["tokens"] == 60
+        assert verify_usage(alice.account.id, receipt(invocation).period).findings == []
+
+    def test_a_report_that_guesses_too_stays_marked(self, alice: Workload) -> None:
+        invocation = alice.caller.admit()
+        self.guess(alice, invocation)
+        alice.report(invocation, tokens=30, provider={"tokensEstimated": True})
+        assert alice.statuses() == ["accepted"]
+        assert (alice.used()["tokens"], receipt(invocation).tokens_estimated) == (30, True)
+
+    def test_what_the_runtime_told_the_gateway_is_no_guess_and_stays(self, alice: Workload) -> None:
+        invocation = alice.caller.admit()
+        ledger.settle(invocation, SUCCEEDED, used(tokens=100))
+        alice.report(invocation, tokens=7)
+        assert alice.statuses() == ["accepted"]
+        assert alice.used()["tokens"] == 100
 
 
 class TestUnknown:
