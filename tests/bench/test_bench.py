@@ -49,7 +49,7 @@ def hold(seconds: float) -> holds.Sample:
 def held(*rounds: tuple[float, float]) -> holds.Holds:
     """Return what rounds found: what it took without a hold, and with one."""
     by_way = {way: [hold(without if way is Way.WITHOUT else with_one) for without, with_one in rounds] for way in Way}
-    samples = {accounts: by_way for accounts in holds.Accounts}
+    samples = dict.fromkeys(holds.Accounts, by_way)
     return holds.Holds(samples, holds.QUICK, len(rounds), "a machine", datetime(2026, 11, 30, tzinfo=UTC))
 
 

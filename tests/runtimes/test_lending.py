@@ -403,6 +403,7 @@ class TestAfterADowngrade:
 
 
 class TestSessions:
+    @pytest.mark.case("AGC-01")
     def test_a_session_is_recorded_with_its_first_call_and_used_by_the_next(self, lender):
         alice = Owner([])
         first = alice.call().json()["sessionId"]

@@ -36,7 +36,7 @@ def test_a_prompt_becomes_one_user_message():
         ({"input": {"messages": [{"role": "owner", "content": "a"}]}}, "input.messages[0].role"),
         ({"input": {"messages": [{"role": "user", "content": None}]}}, "input.messages[0].content"),
         ({"input": {"prompt": "a"}, "sessionId": ""}, "sessionId"),
-        ({"input": {"prompt": "a"}, "sessionId": "x" * 257}, "sessionId"),
+        pytest.param({"input": {"prompt": "a"}, "sessionId": "x" * 257}, "sessionId", marks=pytest.mark.case("AGC-01")),
         ({"input": {"prompt": "a"}, "sessionId": "a\nb"}, "sessionId"),
         ({"input": {"prompt": "a"}, "sessionId": 42}, "sessionId"),
         ({"input": {"prompt": "a"}, "options": []}, "options"),
