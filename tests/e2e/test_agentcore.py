@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
+import boto3
 import pytest
 import requests
 from django.conf import settings
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import connection
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils import timezone
+from pytest_django.plugin import DjangoDbBlocker
 
+import runtimes.actions.deployments
 import webhost.pages
 from entitlements import ledger
 from entitlements.enums import Capability, Outcome, Runtime
-from entitlements.models import Account, ApiToken
+from entitlements.models import Account, ApiToken, PeriodCounter
 from runtimes.actions import invoke
+from runtimes.actions.targets import target_of
 from runtimes.enums import DeploymentStatus
 from runtimes.models import Deployment, Grant, SecretName
+from runtimes.providers.agentcore_names import runtime_session_id
 from runtimes.rules import parse_invoke
+from telemetry.actions.verify import verify_usage
 from tests.api import document
 from tests.e2e.customers import Agent, Customer, until
 from tests.e2e.story import report
@@ -32,6 +43,7 @@ from tests.factories import make_account, make_agent, make_deployment, make_tier
 from tests.runtimes.sessions import make_session
 from webhost.ids import Prefix, new_id, parse_id, public_id
 from webhost.local.product import Product
+from webhost.period import period_of
 
 pytestmark = pytest.mark.usefixtures("live_db")
 
@@ -124,6 +136,10 @@ class Aws:
         """Return those of them that made, started or ran something."""
         return [operation for operation in self.calls(*about) if operation.startswith(_GIVING)]
 
+    def given_to(self, owned: Owned) -> list[str]:
+        """Return the same for everything of an account."""
+        return self.given(*owned.ids)
+
     def ran(self, invocation: str) -> int:
         """Return how often an invocation was sent to an agent."""
         return self.calls(parse_id(Prefix.INVOCATION, invocation)).count(_INVOKE)
@@ -212,6 +228,7 @@ class Owned:
     def forget(self) -> None:
         """Leave nothing to the sweeps of the running product."""
         now = timezone.now()
+        self.account.agents.update(active_deployment=None)
         Grant.objects.filter(account_id=self.account.pk).delete()
         Deployment.objects.filter(account_id=self.account.pk).exclude(status=DeploymentStatus.DEPLOYING).update(
             removal_requested_at=now, removed_at=now
@@ -228,7 +245,7 @@ _PLAUSIBLE: Mapping[str, Any] = {
 }
 
 
-def _routes(patterns: list[URLPattern | URLResolver], before: str = "") -> Iterator[tuple[str, Any]]:
+def _routes(patterns: Sequence[URLPattern | URLResolver], before: str = "") -> Iterator[tuple[str, Any]]:
     for pattern in patterns:
         route = before + str(pattern.pattern)
         if isinstance(pattern, URLResolver):
@@ -325,12 +342,12 @@ class TestWithoutTheRuntime:
             allowed = [called(product, _premium(), *operation)[0] for operation in PREMIUM[:5]]
             tried += allowed
             for owned, operation in zip(allowed, PREMIUM[:5], strict=True):
-                assert until(lambda owned=owned: aws.given(*owned.ids)), operation
+                assert until(partial(aws.given_to, owned)), operation
             statuses = {operation: status for operation, (_, status) in asked.items()}
             assert {operation: statuses[operation] for operation in PREMIUM} == dict.fromkeys(PREMIUM, 402)
             rest = {operation: status for operation, status in statuses.items() if operation not in PREMIUM}
             assert not {o: s for o, s in rest.items() if not 200 <= s < 300}, "not every request was understood"
-            assert not {operation: g for operation, (owned, _) in asked.items() if (g := aws.given(*owned.ids))}
+            assert not {operation: g for operation, (owned, _) in asked.items() if (g := aws.given_to(owned))}
         finally:
             for owned in tried:
                 owned.forget()
@@ -351,7 +368,7 @@ class TestWithoutTheRuntime:
                     if answer.status_code == 402:
                         refused.add(route)
             assert refused == refusing
-            assert not [given for owned in tried if (given := aws.given(*owned.ids))]
+            assert not [given for owned in tried if (given := aws.given_to(owned))]
         finally:
             for owned in tried:
                 owned.forget()
@@ -373,3 +390,226 @@ class TestWithoutTheRuntime:
             },
             headers={"X-CSRFToken": token},
         )  # fmt: skip
+
+
+# --- One agent that does what its prompt says -----------------------------------------------------
+
+
+class Stage:
+    """alice, who may use everything, and her agent on AgentCore, with a code interpreter and a secret."""
+
+    def __init__(self, product: Product) -> None:
+        self.product, self.account = product, _premium()
+        self.customer = _customer(product, self.account)
+        created = self.customer.call("POST", "/v1/agents", json={"name": "actor", "runtimeProvider": "agentcore"})
+        assert created.status_code == 201, created.text
+        agent_id = str(created.json()["id"])
+        self.secret = f"{secrets.token_urlsafe(24)}-ü"
+        put = self.customer.call("PUT", f"/v1/agents/{agent_id}/secrets", json={"secrets": {"API_KEY": self.secret}})
+        assert put.status_code == 200, put.text
+        accepted = self.customer.upload(agent_id, _bundle(Capability.CODE_INTERPRETER))
+        assert accepted.status_code == 202, accepted.text
+        self.agent = Agent(self.customer, agent_id, str(accepted.json()["id"]))
+        deployed = until(lambda: (d := self.customer.deployment(self.agent.deployment))["status"] != "deploying" and d)
+        assert deployed
+        assert deployed["status"] == "active", deployed
+
+    @property
+    def deployment(self) -> Deployment:
+        """Its deployment, as the database has it."""
+        return Deployment.objects.get(pk=parse_id(Prefix.DEPLOYMENT, self.agent.deployment))
+
+    def told(self, ask: Mapping[str, Any], **more: Any) -> requests.Response:
+        """Invoke it with a prompt, and more in the body."""
+        body = {"input": {"prompt": json.dumps(ask)}, **more}
+        return self.customer.call("POST", f"/v1/invoke/{self.agent.id}", json=body)
+
+    def counted(self) -> int:
+        """Return how many requests count so far."""
+        counter = PeriodCounter.objects.filter(account_id=self.account.pk).first()
+        return counter.used_requests if counter else 0
+
+    def holds_nothing(self) -> bool:
+        """Whether nothing is set aside or under way."""
+        counter = PeriodCounter.objects.get(account_id=self.account.pk)
+        held = [value for name, value in vars(counter).items() if name.startswith("held_")]
+        assert held
+        return not any(held) and counter.in_flight == 0
+
+    def is_settled(self) -> bool:
+        """Wait until nothing is held, then say whether both proofs hold."""
+        assert until(self.holds_nothing), vars(PeriodCounter.objects.get(account_id=self.account.pk))
+        proof = verify_usage(self.account.pk, period_of(timezone.now())).findings
+        return ledger.verify(account_id=self.account.pk) == [] and not proof
+
+
+@pytest.fixture(scope="module")
+def stage(product: Product, django_db_blocker: DjangoDbBlocker) -> Iterator[Stage]:
+    """One of it for the tests below, which leave it as it was."""
+    with django_db_blocker.unblock():
+        made = Stage(product)
+    yield made
+    made.customer.call("DELETE", f"/v1/agents/{made.agent.id}")
+
+
+class TestTools:
+    def test_an_agent_that_says_it_used_none_is_charged_what_the_control_plane_saw(
+        self, stage: Stage, aws: Aws
+    ) -> None:
+        answer = stage.told({"lie": True})
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["usage"]["toolCalls"] == 1
+        receipt = stage.customer.receipt(answer.json()["invocationId"])
+        assert receipt["usage"]["tokens"] == 0  # its own claims arrived
+        assert receipt["usage"]["toolCalls"] == 1
+        assert receipt["usage"]["codeExecutionMs"] >= 300
+        assert aws.calls(stage.deployment.pk).count("StartCodeInterpreterSession") == 1
+        assert stage.is_settled()
+
+
+class TestHolds:
+    def test_a_stream_that_its_reader_leaves_holds_nothing_afterwards(self, stage: Stage, aws: Aws) -> None:
+        before = stage.counted()
+        with stage.agent.streaming({"events": 100, "pause": 100}) as reading:
+            events = reading.events()
+            _, kind, meta = next(events)
+            assert kind == "meta"
+            next(events)
+            assert not stage.holds_nothing()
+        assert stage.is_settled()
+        assert stage.counted() == before + 1
+        assert aws.ran(meta["invocationId"]) == 1
+        assert stage.customer.receipt(meta["invocationId"])["usage"]["requests"] == 1
+
+    def test_a_connection_that_breaks_after_the_agent_ran_is_counted_once_and_sent_once(
+        self, stage: Stage, aws: Aws
+    ) -> None:
+        before = stage.counted()
+        aws.fail(_INVOKE, "reset-after")
+        answer = stage.told({"wait": 200})
+        assert answer.status_code == 502, answer.text
+        receipt = stage.customer.last_receipt()
+        assert (receipt["outcome"], receipt["usage"]["requests"]) == ("failed", 1)
+        assert stage.is_settled()
+        assert stage.counted() == before + 1
+        assert aws.ran(receipt["id"]) == 1
+
+    @pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
+    def test_an_agent_that_is_out_of_time_is_counted_once_and_sent_once(
+        self, stage: Stage, aws: Aws, stream: bool
+    ) -> None:
+        before = stage.counted()
+        answer = (stage.agent.stream if stream else stage.agent.invoke)({"wait": 60_000})
+        assert "Timeout" in answer.text
+        receipt = stage.customer.last_receipt()
+        assert (receipt["outcome"], receipt["errorClass"], receipt["usage"]["requests"]) == ("failed", "Timeout", 1)
+        assert stage.is_settled()
+        assert stage.counted() == before + 1
+        assert aws.ran(receipt["id"]) == 1
+
+
+class TestSessions:
+    def test_one_that_its_owner_stops_is_gone_at_aws_and_answers_without_a_call(self, stage: Stage, aws: Aws) -> None:
+        session = f"chat/{secrets.token_hex(4)} ü"
+        name = runtime_session_id(target_of(stage.deployment), session)
+        assert stage.told({}, sessionId=session).status_code == 200
+        process = aws.processes()[name]
+        os.kill(process, 0)  # it is there
+        path = f"/v1/agents/{stage.agent.id}/sessions/{quote(session, safe='')}"
+        assert stage.customer.call("DELETE", path).status_code == 204
+        assert name not in aws.processes()
+        assert until(lambda: not _runs(process))
+        sent, counted = aws.calls(stage.deployment.pk).count(_INVOKE), stage.counted()
+        answer = stage.told({}, sessionId=session)
+        error = answer.json()["error"]
+        assert (error["code"], error["details"]["errorClass"]) == ("RUNTIME_ERROR", "SessionEnded")
+        assert aws.calls(stage.deployment.pk).count(_INVOKE) == sent
+        assert name not in aws.processes()
+        assert stage.counted() == counted
+        assert stage.is_settled()
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+class TestCapabilities:
+    FLAGS: Mapping[str, tuple[str, str]] = {
+        Capability.MEMORY: ("memory_enabled", "memoryEnabled"),
+        Capability.CODE_INTERPRETER: ("code_interpreter_enabled", "codeInterpreterEnabled"),
+        Capability.BROWSER: ("browser_enabled", "browserEnabled"),
+    }
+
+    @pytest.mark.parametrize("capability", Capability)
+    def test_a_manifest_that_asks_for_more_than_the_tier_has_is_refused_by_the_api(
+        self, product: Product, aws: Aws, capability: Capability
+    ) -> None:
+        field, limit = self.FLAGS[capability]
+        account = _premium(**{field: False})
+        agent = make_agent(account, runtime=Runtime.AGENTCORE)
+        answer = _customer(product, account).upload(agent.public_id, _bundle(capability))
+        assert (answer.status_code, answer.json()["error"]["details"]["limitType"]) == (402, limit)
+        assert not Deployment.objects.filter(agent=agent).exists()
+        assert aws.calls(agent.pk) == []
+
+    @pytest.mark.parametrize("capability", Capability)
+    def test_with_the_api_off_the_adapter_refuses_in_the_worker(
+        self, product: Product, aws: Aws, monkeypatch: pytest.MonkeyPatch, capability: Capability
+    ) -> None:
+        field, _ = self.FLAGS[capability]
+        account = _premium(**{field: False})
+        agent = make_agent(account, runtime=Runtime.AGENTCORE)
+        monkeypatch.setattr(runtimes.actions.deployments, "require_runtime", lambda *args, **more: None)
+        upload = SimpleUploadedFile("bundle.zip", _bundle(capability), "application/zip")
+        headers = {"Authorization": f"Bearer {make_token(account)}"}
+        answer = Client().post(f"/v1/agents/{agent.public_id}/deployments", {"bundle": upload}, headers=headers)
+        assert answer.status_code == 202, answer.content
+        made = Deployment.objects.get(agent=agent)
+        failed = until(lambda: Deployment.objects.filter(pk=made.pk, status=DeploymentStatus.FAILED).first())
+        assert failed, Deployment.objects.get(pk=made.pk).status
+        assert failed.error_code == "LIMIT_EXCEEDED"
+        assert "not included" in failed.error_message
+        assert aws.given(agent.pk, made.pk) == []
+
+
+class TestSecrets:
+    def test_a_secret_reaches_the_agent_and_nothing_that_others_read(self, stage: Stage, product: Product) -> None:
+        digest = stage.told({"digest": "API_KEY"})
+        assert digest.json()["output"]["text"] == hashlib.sha256(stage.secret.encode()).hexdigest()
+        failed = stage.told({"throws": "API_KEY"})
+        assert failed.status_code == 502
+        listed = stage.customer.call("GET", f"/v1/agents/{stage.agent.id}/secrets")
+        assert [item["name"] for item in listed.json()["items"]] == ["API_KEY"]
+        found = _control(product).get_agent_runtime(agentRuntimeId=stage.deployment.remote["runtimeId"])
+        assert found["environmentVariables"]["WHS_SECRET_ARN"]
+        shown = [failed.text, listed.text, json.dumps(found, default=str), json.dumps(stage.deployment.remote)]
+        shown += [line.line for line in stage.deployment.log_lines.all()]
+        logs = [path for path in product.logs.rglob("*") if path.is_file()]
+        assert {"web.log", "worker.log", "agentcore.log"} <= {path.name for path in logs}
+        shown += [path.read_text(errors="replace") for path in logs]
+        audited = _audited(stage.account)
+        assert audited
+        shown += audited
+        assert not [text for text in shown if stage.secret.removesuffix("-ü") in text]
+
+
+def _control(product: Product) -> Any:
+    env = product.env
+    return boto3.session.Session().client(
+        "bedrock-agentcore-control",
+        region_name=env["AWS_REGION"],
+        endpoint_url=product.aws_url,
+        aws_access_key_id=env["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=env["AWS_SECRET_ACCESS_KEY"],
+    )
+
+
+def _audited(account: Account) -> list[str]:
+    """Return what the audit keeps of an account's requests."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT metadata::text FROM pghistory_context WHERE metadata::text LIKE %s", [f"%{account.pk}%"])
+        return [row[0] for row in cursor.fetchall()]
