@@ -337,7 +337,7 @@ def _remove_one(deployment: Deployment, now: datetime) -> int:
     provider = PROVIDERS.get(deployment.runtime_provider)
     try:
         if provider is not None:
-            if deployment.runtime_provider == Runtime.AGENTCORE:
+            if provider.has_machines:
                 stop_sessions_of(deployment, now, because="its version was removed")
             provider.remove(target_of(deployment))
     except WebhostError as error:

@@ -17,7 +17,7 @@ from uuid import UUID
 from django.utils import timezone
 
 from entitlements.actions.standing import read_standing
-from entitlements.enums import Capability, Runtime
+from entitlements.enums import Capability
 from entitlements.rules import Entitlements, refused_by_gates
 from runtimes.actions.sessions import stop_sessions_of
 from runtimes.actions.targets import target_of
@@ -60,7 +60,8 @@ def sweep_grants(now: datetime) -> int:
     for grant in Grant.objects.filter(withdrawn_at=None).select_related("deployment"):
         grants[grant.account_id].append(grant)
     lacking = _lacking()
-    running = AgentSession.objects.filter(runtime=Runtime.AGENTCORE, gone_at=None, last_used_at__gt=now - _LONGEST)
+    machines = [runtime for runtime, provider in PROVIDERS.items() if provider.has_machines]
+    running = AgentSession.objects.filter(runtime__in=machines, gone_at=None, last_used_at__gt=now - _LONGEST)
     sessions: dict[UUID, set[UUID]] = defaultdict(set)
     for account_id, deployment_id in running.values_list("account_id", "scope_id").distinct():
         sessions[account_id].add(deployment_id)
@@ -69,22 +70,22 @@ def sweep_grants(now: datetime) -> int:
             entitled = read_standing(account_id, at=None).entitlements
             changed += _withdraw(grants[account_id], entitled, now)
             changed += _give_back(lacking[account_id], entitled)
-            if refused_by_gates(entitled, Runtime.AGENTCORE):
-                for deployment in Deployment.objects.filter(pk__in=sessions[account_id]):
+            for deployment in Deployment.objects.filter(pk__in=sessions[account_id]):
+                if refused_by_gates(entitled, deployment.runtime_provider):
                     stop_sessions_of(deployment, now, because=_DOWNGRADE)
         except WebhostError as error:
             logger.warning("The grants of account %s could not be brought up to date: %s", account_id, error.message)
     return changed
 
 
-def _may(entitled: Entitlements, capability: str) -> bool:
-    return not refused_by_gates(entitled, Runtime.AGENTCORE, [Capability(capability)])
+def _may(entitled: Entitlements, deployment: Deployment, capability: str) -> bool:
+    return not refused_by_gates(entitled, deployment.runtime_provider, [Capability(capability)])
 
 
 def _withdraw(grants: list[Grant], entitled: Entitlements, now: datetime) -> int:
     by_deployment: dict[Deployment, list[Grant]] = defaultdict(list)
     for grant in grants:
-        if not _may(entitled, grant.capability):
+        if not _may(entitled, grant.deployment, grant.capability):
             by_deployment[grant.deployment].append(grant)
     for deployment, taken in by_deployment.items():
         # First no new tool can be started; then what runs ends, with the credentials it may have kept.
@@ -101,7 +102,6 @@ def _lacking() -> dict[UUID, list[Deployment]]:
     """Return the deployments that serve without a capability that they asked for, by account."""
     found: dict[UUID, list[Deployment]] = defaultdict(list)
     serving = Deployment.objects.filter(
-        runtime_provider=Runtime.AGENTCORE,
         pk__in=Agent.objects.filter(deleted_at=None).exclude(active_deployment=None).values("active_deployment"),
         capabilities__len__gt=0,
     )
@@ -120,7 +120,7 @@ def _missing(deployment: Deployment) -> set[str]:
 def _give_back(deployments: list[Deployment], entitled: Entitlements) -> int:
     given = 0
     for deployment in deployments:
-        wanted = frozenset(c for c in _missing(deployment) if _may(entitled, c))
+        wanted = frozenset(c for c in _missing(deployment) if _may(entitled, deployment, c))
         if wanted:
             give(deployment, wanted)
             given += len(wanted)

@@ -18,7 +18,7 @@ from django.conf import settings
 
 from entitlements import ledger
 from entitlements.actions.admit import admit
-from entitlements.enums import LimitType, Outcome, Runtime
+from entitlements.enums import LimitType, Outcome
 from entitlements.errors import LimitExceededError
 from runtimes import rules
 from runtimes.actions.sessions import use_session, used_session
@@ -215,7 +215,7 @@ def start(
 
 def _session(resolved: Resolved, request: rules.InvokeRequest, session_id: str, admission_id: UUID) -> UUID | None:
     """Record the session that a call uses; where that is refused, or impossible, the request is given back."""
-    if resolved.target.runtime == Runtime.CLOUDFLARE and request.session_id is None:
+    if not PROVIDERS[resolved.target.runtime].has_machines and request.session_id is None:
         return None  # nobody can name it, and it costs nothing while it idles
     try:
         return use_session(resolved.target, session_id, resolved.session_life)
@@ -244,7 +244,7 @@ def _settle(started: Started, outcome: Outcome, usage: ledger.Usage, error_class
         )
     except WebhostError:
         logger.warning("Invocation %s could not be settled and will be closed as overdue.", started.invocation_id)
-    if started.session_record is not None and started.target.runtime == Runtime.AGENTCORE:
+    if started.session_record is not None and PROVIDERS[started.target.runtime].has_machines:
         used_session(started.session_record)
     return usage
 

@@ -1,7 +1,7 @@
 """Conversations with agents: recorded, listed, stopped. No provider lists them, so this record is the only one.
 
-Recorded with every call on AgentCore, where a session is a microVM that costs money while it lives, and on
-Cloudflare where the caller named one. A session that was stopped, or idle past its limit, is answered so
+Recorded with every call where a session is a machine that costs money while it lives (AgentCore), elsewhere
+(Cloudflare) where the caller named one. A session that was stopped, or idle past its limit, is answered so
 without a call: under the same id the provider would start another one, with nothing in it.
 """
 
@@ -16,7 +16,6 @@ from django.db import transaction
 from django.db.models import Max, QuerySet
 from django.utils import timezone
 
-from entitlements.enums import Runtime
 from runtimes.actions.targets import target_of
 from runtimes.errors import SessionEndedError
 from runtimes.models import Agent, AgentSession, Deployment
@@ -46,7 +45,7 @@ _USED: Final = "UPDATE runtimes_agentsession SET last_used_at = now() WHERE id =
 
 def scope_of(target: Target) -> UUID:
     """Return what a session lives in: the deployment where each has its own VMs, else the agent."""
-    return target.deployment_id if target.runtime == Runtime.AGENTCORE else target.agent_id
+    return target.deployment_id if PROVIDERS[target.runtime].has_machines else target.agent_id
 
 
 def use_session(target: Target, session_id: str, life: tuple[int, int | None]) -> UUID:
@@ -114,7 +113,7 @@ def _stop(session: AgentSession, because: str) -> None:
 
 
 def stop_sessions_of(deployment: Deployment, now: datetime, *, because: str) -> int:
-    """End every session of an AgentCore deployment that may still run; return how many. Raises as providers do."""
+    """End every session that lives in a deployment and may still run; return how many. Raises as providers do."""
     running = [s for s in AgentSession.objects.filter(scope_id=deployment.pk, gone_at=None) if s.ends_at() > now]
     for session in running:
         _stop(session, because)
@@ -122,7 +121,7 @@ def stop_sessions_of(deployment: Deployment, now: datetime, *, because: str) -> 
 
 
 def last_use_of(deployment_ids: list[UUID]) -> dict[UUID, datetime]:
-    """Return when each of these AgentCore deployments was last used, of those that were."""
+    """Return when each of these deployments, which sessions live in, was last used, of those that were."""
     rows = (
         AgentSession.objects.filter(scope_id__in=deployment_ids)
         .values_list("scope_id")

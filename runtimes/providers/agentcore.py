@@ -40,6 +40,7 @@ class AgentCoreProvider(Provider):
 
     runtime = Runtime.AGENTCORE
     keeps = 5
+    has_machines = True
 
     def __init__(self) -> None:
         self._clients = Clients()

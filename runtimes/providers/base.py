@@ -143,6 +143,9 @@ class Provider(ABC):
     runtime: ClassVar[Runtime]
     # How many deployments that served once may stay beside the one that serves; None is all of them.
     keeps: ClassVar[int | None] = None
+    # Whether a session is a machine of one deployment's own, which costs money while it lives: each is recorded, and
+    # ended with what it belongs to. Otherwise a session is the agent's, outlives its versions, and idles for nothing.
+    has_machines: ClassVar[bool] = False
 
     @final
     def deploy(self, target: Target, bundle: Bundle) -> Mapping[str, str]:

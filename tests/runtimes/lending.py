@@ -18,6 +18,7 @@ class Lender(Provider):
 
     runtime = Runtime.AGENTCORE
     keeps = 5
+    has_machines = True
 
     asked: list[tuple[str, Any]] = field(default_factory=list)
     invocations: list[Invocation] = field(default_factory=list)
