@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -82,8 +81,7 @@ class Access:
             resource = self._store.get(sort, request[name]).arn
             context |= {f"{service}:{key}": request[key] for key in ("actorId", "sessionId") if request.get(key)}
         elif service == "secretsmanager":
-            with suppress(ValueError):
-                resource = self._moto.secret_arn(str(json.loads(wire.body).get("SecretId", "")))
+            resource = self._moto.secret_arn(str(json.loads(wire.body).get("SecretId") or "*"))
         if not self._roles.may(caller.role.role, f"{service}:{operation}", resource, context):
             message = f"{caller.name} is not authorized to perform {service}:{operation} on {resource}."
             raise AwsError(Kind.ACCESS_DENIED, message)

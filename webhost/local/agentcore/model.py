@@ -74,6 +74,10 @@ def _parameters(
 ) -> dict[str, Any]:
     shape = operation.input_shape
     given = _body_of(shape, body)
+    payload = shape.serialization.get("payload")
+    members = shape.members[payload].members if payload and given else shape.members
+    if unknown := set(given) - {member.serialization.get("name", name) for name, member in members.items()}:
+        raise AwsError(Kind.VALIDATION, f"{', '.join(sorted(unknown))}: unknown")
     found: dict[str, Any] = {}
     for name, member in shape.members.items():
         where, key = member.serialization.get("location"), member.serialization.get("name", name)

@@ -80,6 +80,7 @@ class Front(ThreadingHTTPServer):
     def go_away(self) -> None:
         """Stop listening and drop every connection."""
         self.shutdown()
+        self.socket.close()
         with self._open_lock:
             for connection in self._open:
                 with suppress(OSError):
@@ -181,7 +182,7 @@ class Handler(BaseHTTPRequestHandler):
             return True
         elif planned.fault is Fault.REFUSE:
             self.server.aws.away_seconds = planned.seconds
-            threading.Thread(target=self.server.go_away, daemon=True).start()
+            self.server.go_away()
             self._break_off()
             return True
         return False
