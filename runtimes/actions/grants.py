@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
@@ -68,14 +69,27 @@ def sweep_grants(now: datetime) -> int:
     for account_id in {*grants, *lacking, *sessions}:
         try:
             entitled = read_standing(account_id, at=None).entitlements
-            changed += _withdraw(grants[account_id], entitled, now)
-            changed += _give_back(lacking[account_id], entitled)
-            for deployment in Deployment.objects.filter(pk__in=sessions[account_id]):
-                if refused_by_gates(entitled, deployment.runtime_provider):
-                    stop_sessions_of(deployment, now, because=_DOWNGRADE)
         except WebhostError as error:
-            logger.warning("The grants of account %s could not be brought up to date: %s", account_id, error.message)
+            logger.warning("The grants of account %s could not be looked at: %s", account_id, error.message)
+            continue
+        changed += _withdraw(grants[account_id], entitled, now)
+        changed += _give_back(lacking[account_id], entitled)
+        # Where a grant was open, withdrawing has ended them, or is tried again.
+        without = sessions[account_id] - {grant.deployment_id for grant in grants[account_id]}
+        for deployment in Deployment.objects.filter(pk__in=without):
+            if refused_by_gates(entitled, deployment.runtime_provider):
+                with _later(deployment):
+                    stop_sessions_of(deployment, now, because=_DOWNGRADE)
     return changed
+
+
+@contextmanager
+def _later(deployment: Deployment) -> Iterator[None]:
+    """Leave what fails for one deployment to the next sweep, so that it keeps nothing from the others."""
+    try:
+        yield
+    except WebhostError as error:
+        logger.warning("The grants of %s could not be brought up to date: %s", deployment.public_id, error.message)
 
 
 def _may(entitled: Entitlements, deployment: Deployment, capability: str) -> bool:
@@ -87,15 +101,17 @@ def _withdraw(grants: list[Grant], entitled: Entitlements, now: datetime) -> int
     for grant in grants:
         if not _may(entitled, grant.deployment, grant.capability):
             by_deployment[grant.deployment].append(grant)
+    withdrawn = 0
     for deployment, taken in by_deployment.items():
-        # First no new tool can be started; then what runs ends, with the credentials it may have kept.
-        provider = PROVIDERS[deployment.runtime_provider]
-        provider.withdraw(target_of(deployment), frozenset(g.capability for g in taken))
-        stop_sessions_of(deployment, now, because=_DOWNGRADE)
-        Grant.objects.filter(pk__in=[g.pk for g in taken], withdrawn_at=None).update(
-            withdrawn_at=timezone.now(), withdrawn_because=_DOWNGRADE
-        )
-    return sum(map(len, by_deployment.values()))
+        with _later(deployment):
+            # First no new tool can be started; then what runs ends, with the credentials it may have kept.
+            provider = PROVIDERS[deployment.runtime_provider]
+            provider.withdraw(target_of(deployment), frozenset(g.capability for g in taken))
+            stop_sessions_of(deployment, now, because=_DOWNGRADE)
+            withdrawn += Grant.objects.filter(pk__in=[g.pk for g in taken], withdrawn_at=None).update(
+                withdrawn_at=timezone.now(), withdrawn_because=_DOWNGRADE
+            )
+    return withdrawn
 
 
 def _lacking() -> dict[UUID, list[Deployment]]:
@@ -122,8 +138,9 @@ def _give_back(deployments: list[Deployment], entitled: Entitlements) -> int:
     for deployment in deployments:
         wanted = frozenset(c for c in _missing(deployment) if _may(entitled, deployment, c))
         if wanted:
-            give(deployment, wanted)
-            given += len(wanted)
+            with _later(deployment):
+                give(deployment, wanted)
+                given += len(wanted)
     return given
 
 

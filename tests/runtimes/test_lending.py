@@ -17,6 +17,7 @@ from entitlements.actions.standing import read_standing
 from entitlements.enums import Capability, LimitType, Outcome, Runtime
 from entitlements.models import Account, Admission, PeriodCounter
 from runtimes.actions import deployments, grants, invoke, sessions, tools
+from runtimes.errors import DeploymentFailedError
 from runtimes.models import AgentSession, Deployment, Grant, ToolUse
 from runtimes.providers.base import ToolSession, Usage
 from telemetry.actions.verify import verify_usage
@@ -335,6 +336,23 @@ class TestAfterADowngrade:
         lender.broken = frozenset()
         grants.sweep_grants(timezone.now())
         assert alice.call().status_code == 200
+
+    def test_a_withdrawal_that_fails_keeps_no_other_agent_of_the_account_from_its_own(self, lender, monkeypatch):
+        alice = Owner()
+        other = make_deployment(make_agent(alice.account, runtime=Runtime.AGENTCORE), capabilities=TOOLS)
+        alice.downgrade()
+        stuck: list[Any] = []
+
+        def withdraw(target: Any, capabilities: frozenset[str]) -> None:
+            if target.account_id == alice.account.pk and target.deployment_id == (stuck or [target.deployment_id])[0]:
+                stuck.append(target.deployment_id)
+                raise DeploymentFailedError("It is stuck.", error_class="StillRunning", retryable=True)
+
+        monkeypatch.setattr(lender, "_withdraw", withdraw)
+        grants.sweep_grants(timezone.now())
+        left = Grant.objects.filter(account_id=alice.account.pk, capability="codeInterpreter", withdrawn_at=None)
+        assert {alice.deployment.pk, other.pk} > {stuck[0]}
+        assert [grant.deployment_id for grant in left] == stuck[:1]
 
     def test_running_sessions_are_stopped_with_the_tool(self, lender):
         alice = Owner()
