@@ -219,12 +219,26 @@ class TestSettings:
             "REDIS_URL": "redis://elsewhere",
             "CLOUDFLARE_API_URL": "https://elsewhere/client/v4",
             "CLOUDFLARE_API_TOKEN": "given",
+            "AWS_ENDPOINT_URL": "https://elsewhere",
+            "AWS_PROFILE": "given",
         }
         with Stack(folder / "stack", given) as stack:
             assert stack.postgres is None
             assert stack.redis is None
             assert given.items() <= stack.environment.items()
             assert "LOCAL_CLOUDFLARE_PORT" not in stack.environment
+            assert "LOCAL_AGENTCORE_PORT" not in stack.environment
+
+    def test_the_local_aws_is_never_shown_a_laptops_own_keys(self, folder: Path) -> None:
+        given = {
+            "AWS_ACCESS_KEY_ID": "own",
+            "AWS_SECRET_ACCESS_KEY": "own",
+            "AWS_SESSION_TOKEN": "own",
+            "AWS_PROFILE": "own",
+        }
+        settings = environment.settings_for(folder, environment.keep(folder), given)
+        assert settings["AWS_ENDPOINT_URL"] == f"http://127.0.0.1:{settings['LOCAL_AGENTCORE_PORT']}"
+        assert "own" not in settings.values()
 
     def test_a_stack_of_its_own_inherits_no_setting_of_its_caller(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
