@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,8 +25,9 @@ from django.db import connections  # noqa: E402
 from playwright.sync_api import Browser, Page, sync_playwright  # noqa: E402
 from pytest_django.plugin import DjangoDbBlocker  # noqa: E402
 
-from webhost.local.product import Product  # noqa: E402
+from webhost.local.product import Part, Product  # noqa: E402
 
+_running: list[Product] = []
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 # As root there is no sandbox; the rest keeps a browser from calling home.
 _BROWSER_FLAGS = [
@@ -66,11 +69,25 @@ def product(django_db_setup: None) -> Iterator[Product]:
     running = Product(folder, os.environ)
     try:
         with running:
+            _running.append(running)
             yield running
     finally:
+        _running.clear()
         if logs := os.environ.get("KEEP_LOGS"):
             shutil.copytree(running.logs, logs, dirs_exist_ok=True)
         running.remove()
+
+
+@pytest.fixture(scope="module")
+def nobody_sweeps() -> Iterator[None]:
+    """Keep the running product's worker, if there is one, from sweeping what a test sweeps itself."""
+    workers = [running.pids[Part.WORKER] for running in _running]
+    for pid in workers:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(0.5 if workers else 0)  # what it had begun
+    yield
+    for pid in workers:
+        os.kill(pid, signal.SIGCONT)
 
 
 @pytest.fixture

@@ -35,6 +35,10 @@ class Lender(Provider):
     def of(self, what: str) -> list[Any]:
         return [about for kind, about in self.asked if kind == what]
 
+    def about(self, what: str, deployment: Any) -> list[Any]:
+        """Return what was asked about one deployment: sweeps look at everybody's."""
+        return [about for about in self.of(what) if about[0] == deployment.pk]
+
     def _deploy(self, target: Target, bundle: Any) -> Mapping[str, str]:
         self._note("deploy", target)
         return {"runtimeId": target.deployment_id.hex}

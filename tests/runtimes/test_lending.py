@@ -26,7 +26,7 @@ from tests.runtimes.lending import Lender
 from webhost.ids import Prefix, new_id, public_id
 from webhost.period import period_of
 
-pytestmark = pytest.mark.usefixtures("live_db")
+pytestmark = pytest.mark.usefixtures("live_db", "nobody_sweeps")
 TOOLS = ["browser", "codeInterpreter"]
 
 
@@ -320,8 +320,8 @@ class TestAfterADowngrade:
         assert "withdrawn" in error["message"]
         assert alice.check()["error"] == error
         assert len(lender.invocations) == 1
-        assert grants.sweep_grants(timezone.now()) == 1
-        assert lender.of("withdraw") == [(alice.deployment.pk, frozenset({"codeInterpreter"}))]
+        assert grants.sweep_grants(timezone.now()) >= 1  # other tests' accounts may have left some too
+        assert lender.about("withdraw", alice.deployment) == [(alice.deployment.pk, frozenset({"codeInterpreter"}))]
         assert alice.call().status_code == 200
         assert b'"codeInterpreter":false' in lender.invocations[-1].body
         assert b'"browser":true' in lender.invocations[-1].body
@@ -359,7 +359,7 @@ class TestAfterADowngrade:
         alice.call(sessionId="mine")
         alice.downgrade("browser_enabled")
         grants.sweep_grants(timezone.now())
-        assert lender.of("stop") == [(alice.deployment.pk, "mine")]
+        assert lender.about("stop", alice.deployment) == [(alice.deployment.pk, "mine")]
         error = error_of(alice.call(sessionId="mine"))
         assert (error["code"], error["details"]["errorClass"], error["retryable"]) == (
             "RUNTIME_ERROR",
@@ -376,7 +376,7 @@ class TestAfterADowngrade:
         lender.broken = frozenset()
         grants.sweep_grants(timezone.now())
         grants.sweep_grants(timezone.now())
-        assert lender.of("stop") == [(alice.deployment.pk, "mine")] * 2
+        assert lender.about("stop", alice.deployment) == [(alice.deployment.pk, "mine")] * 2
 
     def test_without_the_runtime_nothing_is_retryable_and_everything_is_taken_away(self, lender):
         alice = Owner()
@@ -394,10 +394,11 @@ class TestAfterADowngrade:
         grants.sweep_grants(timezone.now())
         override(alice.account, "code_interpreter_enabled", 1)
         grants.sweep_grants(timezone.now())
-        assert lender.of("grant") == [(alice.deployment.pk, frozenset({"codeInterpreter"}))]
+        assert lender.about("grant", alice.deployment) == [(alice.deployment.pk, frozenset({"codeInterpreter"}))]
         assert alice.call().status_code == 200
         assert b'"codeInterpreter":true' in lender.invocations[-1].body
-        assert grants.sweep_grants(timezone.now()) == 0
+        grants.sweep_grants(timezone.now())
+        assert len(lender.about("grant", alice.deployment)) == 1
 
     def test_giving_back_that_failed_half_way_is_tried_again(self, lender):
         alice = Owner()
@@ -408,7 +409,7 @@ class TestAfterADowngrade:
         grants.sweep_grants(timezone.now())
         lender.broken = frozenset()
         grants.sweep_grants(timezone.now())
-        assert len(lender.of("grant")) == 2
+        assert len(lender.about("grant", alice.deployment)) == 2
         assert Grant.objects.filter(deployment=alice.deployment, withdrawn_at=None, given_at=None).count() == 0
 
     def test_giving_back_is_refused_by_the_adapter_whatever_its_caller_believes(self, lender):
@@ -417,7 +418,7 @@ class TestAfterADowngrade:
         target = deployments.target_of(alice.deployment)
         with pytest.raises(Exception, match="code interpreter is not included"):
             lender.grant(target, frozenset({"codeInterpreter"}))
-        assert lender.of("grant") == []
+        assert lender.about("grant", alice.deployment) == []
 
 
 class TestSessions:
@@ -485,7 +486,8 @@ class TestVersions:
         Deployment.objects.filter(pk=alice.deployment.pk).update(removal_requested_at=timezone.now())
         alice.call(sessionId="mine")
         deployments.remove_remote(timezone.now())
-        assert (alice.deployment.pk in lender.of("remove"), len(lender.of("stop"))) == (True, 1)
+        assert alice.deployment.pk in lender.of("remove")
+        assert len(lender.about("stop", alice.deployment)) == 1
         assert not Grant.objects.filter(deployment=alice.deployment, withdrawn_at=None).exists()
 
 

@@ -120,7 +120,7 @@ class TestFailures:
         assert time.monotonic() - began < 3
         assert answer["logs"] == (["looping"] if prompt == "loop" else [])
         assert int(shim.invoke("count")["text"]) == before + 1  # the session outlives what had to be ended
-        assert shim.ping() == {"status": "Healthy"}
+        until(lambda: shim.ping() == {"status": "Healthy"}, 5)  # its answer may be here before it is done
 
     def test_a_stream_is_stopped_at_its_timeout_though_it_goes_on_talking(self, shim):
         events = list(shim.stream("forever", timeout=0.6))
@@ -159,12 +159,12 @@ class TestRepeats:
 
 class TestLife:
     def test_ping_says_busy_while_a_call_runs_and_not_when_it_last_changed(self, shim):
-        assert shim.ping() == {"status": "Healthy"}
+        until(lambda: shim.ping() == {"status": "Healthy"}, 5)  # its answer may be here before it is done
         thread = threading.Thread(target=shim.invoke, args=["sleep 0.5"])
         thread.start()
         until(lambda: shim.ping() == {"status": "HealthyBusy"}, 5)
         thread.join()
-        assert shim.ping() == {"status": "Healthy"}
+        until(lambda: shim.ping() == {"status": "Healthy"}, 5)  # its answer may be here before it is done
 
     def test_ping_answers_while_the_agent_computes_without_a_pause(self, shim):
         thread = threading.Thread(target=shim.invoke, args=["loop"], kwargs={"timeout": 1})
@@ -175,7 +175,7 @@ class TestLife:
     def test_a_caller_who_hangs_up_ends_the_generator(self, shim):
         shim.hang_up_after("forever", 20)
         until(lambda: shim.invoke("kept closed")["text"] == "true", 5)
-        assert shim.ping() == {"status": "Healthy"}
+        until(lambda: shim.ping() == {"status": "Healthy"}, 5)  # its answer may be here before it is done
         counted = shim.invoke("kept count")["text"]
         time.sleep(0.3)
         assert shim.invoke("kept count")["text"] == counted
