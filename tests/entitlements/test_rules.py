@@ -402,7 +402,9 @@ class TestSeveralRefusals:
         limits = dict.fromkeys(LIMIT_KEYS, 1000) | {Key.MAX_BROWSER_SESSIONS: 0}
         wish = Ask(tools=TOOL_BUDGETS, runtime=Runtime.AGENTCORE, capabilities=frozenset(Capability))
         spent = Standing({LimitType.TOOL_CALLS: 1000, LimitType.BROWSER_SESSIONS: 5}, {})
-        found = refusals_of(get_entitlements_for_tier(tier(limits=limits, on={Key.AGENTCORE, Key.CODE_INTERPRETER})), spent, wish)
+        found = refusals_of(
+            get_entitlements_for_tier(tier(limits=limits, on={Key.AGENTCORE, Key.CODE_INTERPRETER})), spent, wish
+        )
         assert [r.limit_type for r in found] == [
             LimitType.TOOL_CALLS, LimitType.MEMORY_ENABLED, LimitType.BROWSER_ENABLED,
         ]  # fmt: skip
