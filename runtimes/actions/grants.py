@@ -22,6 +22,7 @@ from entitlements.enums import Capability
 from entitlements.rules import Entitlements, refused_by_gates
 from runtimes.actions.sessions import stop_sessions_of
 from runtimes.actions.targets import target_of
+from runtimes.enums import DeploymentStatus
 from runtimes.models import Agent, AgentSession, Deployment, Grant
 from runtimes.providers import PROVIDERS
 from webhost.errors import WebhostError
@@ -58,7 +59,9 @@ def sweep_grants(now: datetime) -> int:
     """
     changed = 0
     grants: dict[UUID, list[Grant]] = defaultdict(list)
-    for grant in Grant.objects.filter(withdrawn_at=None).select_related("deployment"):
+    # One that is being deployed waits: closed now, its row would say "is not" of what is given a moment later.
+    settled = Grant.objects.exclude(deployment__status=DeploymentStatus.DEPLOYING)
+    for grant in settled.filter(withdrawn_at=None).select_related("deployment"):
         grants[grant.account_id].append(grant)
     lacking = _lacking()
     machines = [runtime for runtime, provider in PROVIDERS.items() if provider.has_machines]
@@ -149,9 +152,14 @@ def give(deployment: Deployment, capabilities: frozenset[str]) -> None:
 
     If it fails half-way the open row stands for what may be there, and the sweep tries again or takes it away.
     """
+    provider, target = PROVIDERS[deployment.runtime_provider], target_of(deployment)
     open_grants(deployment, capabilities)
-    PROVIDERS[deployment.runtime_provider].grant(target_of(deployment), capabilities)
+    provider.grant(target, capabilities)
     mark_given(deployment)
+    still_open = Grant.objects.filter(deployment=deployment, capability__in=capabilities, withdrawn_at=None)
+    closed = capabilities - set(still_open.values_list("capability", flat=True))
+    if closed:  # another sweep saw a downgrade meanwhile, and withdrew what was not there yet
+        provider.withdraw(target, frozenset(closed))
 
 
 def mark_given(deployment: Deployment) -> None:

@@ -354,6 +354,33 @@ class TestAfterADowngrade:
         assert {alice.deployment.pk, other.pk} > {stuck[0]}
         assert [grant.deployment_id for grant in left] == stuck[:1]
 
+    def test_what_is_being_deployed_is_withdrawn_after_it_was_given_and_not_before(self, lender):
+        alice = Owner()
+        alice.downgrade()
+        Deployment.objects.filter(pk=alice.deployment.pk).update(status="deploying")
+        grants.sweep_grants(timezone.now())
+        assert Grant.objects.filter(deployment=alice.deployment, withdrawn_at=None).count() == 2
+        Deployment.objects.filter(pk=alice.deployment.pk).update(status="active")
+        assert alice.call().status_code == 402
+        grants.sweep_grants(timezone.now())
+        assert alice.call().status_code == 200
+
+    def test_giving_back_that_a_downgrade_overtakes_leaves_nothing_at_the_provider(self, lender):
+        alice = Owner()
+        alice.downgrade()
+        grants.sweep_grants(timezone.now())
+        override(alice.account, "code_interpreter_enabled", 1)
+
+        def overtaken(target, capabilities):
+            Grant.objects.filter(deployment_id=target.deployment_id, withdrawn_at=None).update(
+                withdrawn_at=timezone.now()
+            )
+            lender._note("grant", (target.deployment_id, capabilities))
+
+        lender._grant = overtaken  # type: ignore[method-assign]
+        grants.sweep_grants(timezone.now())
+        assert lender.about("withdraw", alice.deployment)[-1] == (alice.deployment.pk, frozenset({"codeInterpreter"}))
+
     def test_running_sessions_are_stopped_with_the_tool(self, lender):
         alice = Owner()
         alice.call(sessionId="mine")
