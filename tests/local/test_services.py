@@ -17,7 +17,7 @@ import redis
 
 from webhost.local import environment, node
 from webhost.local.postgres import Postgres
-from webhost.local.processes import Child, LocalServiceError, accepts, free_port, wait_until
+from webhost.local.processes import Child, LocalServiceError, accepts, free_port, release, wait_until
 from webhost.local.redis import Redis
 from webhost.local.stack import Stack
 
@@ -256,3 +256,15 @@ class TestSettings:
             Stack(folder / "stack", given),
         ):
             pass
+
+
+def test_a_port_that_one_process_claimed_is_nobody_elses_until_it_ends() -> None:
+    port = free_port()
+    look = f"from webhost.local.processes import claim, is_free; print(claim({port}), is_free({port}))"
+
+    def others() -> str:
+        return subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True).stdout.strip()
+
+    assert others() == "False True"
+    release(port)
+    assert others() == "True True"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from webhost.local import node
-from webhost.local.processes import free_port, is_free
+from webhost.local.processes import claim, free_port, is_free
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 STATE = REPOSITORY / ".local"
@@ -81,11 +81,15 @@ def keep(directory: Path) -> Kept:
     lines = path.read_text().splitlines() if path.exists() else []
     values = dict(line.split("=", 1) for line in lines if "=" in line)
     for name, make in _MAKERS.items():
-        if name not in values or (name.endswith("_PORT") and not is_free(int(values[name]))):
+        if name not in values or (name.endswith("_PORT") and not _is_ours(int(values[name]))):
             values[name] = make()
     path.touch(mode=0o600)
     path.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
     return Kept(values)
+
+
+def _is_ours(port: int) -> bool:
+    return claim(port) and is_free(port)
 
 
 def settings_for(directory: Path, kept: Kept, given: Mapping[str, str]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import random
 import shutil
@@ -10,12 +11,13 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 # Linux sends the death signal when the *thread* that started a child ends, so all children are
 # started by this one thread, which lives as long as the process.
@@ -178,6 +180,36 @@ def accepts(port: int) -> bool:
         return False
 
 
+# Held open, and so locked, until this process ends.
+_claims: dict[int, IO[str]] = {}
+
+
+def claim(port: int) -> bool:
+    """Keep a port for servers of this process until it ends; say whether it was there to be had.
+
+    A stack chooses its ports minutes before its last server listens on one. Until then a port is free for
+    everybody, so whoever chooses one through this module leaves claimed ones alone.
+    """
+    if port in _claims:
+        return True
+    folder = Path(tempfile.gettempdir()) / f"webhost-ports-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    claimed = (folder / str(port)).open("w")
+    try:
+        fcntl.flock(claimed, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        claimed.close()
+        return False
+    _claims[port] = claimed
+    return True
+
+
+def release(port: int) -> None:
+    """Give a claimed port back."""
+    if claimed := _claims.pop(port, None):
+        claimed.close()
+
+
 def is_free(port: int) -> bool:
     """Whether a server could listen on this loopback port now."""
     with socket.socket() as probe:
@@ -190,13 +222,13 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """Return a free loopback port.
+    """Return a free loopback port and claim it for this process.
 
     From below the range that systems give to outgoing connections (32768 and up on Linux), so that
     none of those takes it before the server listens.
     """
     for _ in range(200):
         port = random.randint(20_000, 32_000)  # to avoid collisions, not to be secret
-        if is_free(port):
+        if claim(port) and is_free(port):
             return port
     raise LocalServiceError("No free port between 20000 and 32000 on this machine.")

@@ -18,7 +18,7 @@ from typing import Any, Final
 from webhost.local.agentcore.control import Control
 from webhost.local.agentcore.errors import AwsError, Kind
 from webhost.local.agentcore.state import Store, Thing
-from webhost.local.processes import Child, free_port
+from webhost.local.processes import Child, free_port, release
 
 _STARTS_WITHIN: Final = 30.0
 _CREDENTIALS_LAST: Final = timedelta(hours=1)
@@ -86,8 +86,9 @@ class Vm:
         return idle and self.ping() != "HealthyBusy"
 
     def end(self) -> None:
-        """Kill the process and forget its folder."""
+        """Kill the process, forget its folder and give its port back."""
         self.child.kill()
+        release(self.port)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
