@@ -20,7 +20,9 @@ SETTINGS = frozenset({
     "CLOUDFLARE_API_URL", "CLOUDFLARE_ACCOUNT_ID", "CLOUDFLARE_API_TOKEN", "CLOUDFLARE_NAMESPACE",
     "CLOUDFLARE_DISPATCH_URL", "AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
     "AWS_PROFILE", "AWS_ENDPOINT_URL", "AGENTCORE_BUCKET", "AGENTCORE_BOUNDARY_ARN", "AGENTCORE_PREFIX",
-    "LOCAL_WEB_PORT", "LOCAL_CLOUDFLARE_PORT", "LOCAL_AGENTCORE_PORT",
+    "STRIPE_API_URL", "STRIPE_SECRET_KEY", "STRIPE_WEBHOOK_SECRETS", "STRIPE_LIVEMODE", "STRIPE_PAGES",
+    "BILLING_GRACE_DAYS",
+    "LOCAL_WEB_PORT", "LOCAL_CLOUDFLARE_PORT", "LOCAL_AGENTCORE_PORT", "LOCAL_STRIPE_PORT",
 })  # fmt: skip
 
 # The account of the local AWS, as in AWS's own examples.
@@ -46,6 +48,8 @@ _MAKERS: dict[str, Callable[[], str]] = {
     "CLOUDFLARE_API_TOKEN": lambda: secrets.token_urlsafe(40),
     "AWS_ACCESS_KEY_ID": lambda: f"AKIA{secrets.token_hex(8).upper()}",
     "AWS_SECRET_ACCESS_KEY": lambda: secrets.token_urlsafe(30),
+    "STRIPE_SECRET_KEY": lambda: f"sk_test_{secrets.token_hex(24)}",
+    "STRIPE_WEBHOOK_SECRETS": lambda: f"whsec_{secrets.token_hex(24)}",
     "LOCAL_POSTGRES_PASSWORD": _password,
     "LOCAL_REDIS_PASSWORD": _password,
     "LOCAL_SIGN_IN_PASSWORD": lambda: secrets.token_urlsafe(12),
@@ -53,6 +57,7 @@ _MAKERS: dict[str, Callable[[], str]] = {
     "LOCAL_REDIS_PORT": _port,
     "LOCAL_CLOUDFLARE_PORT": _port,
     "LOCAL_AGENTCORE_PORT": _port,
+    "LOCAL_STRIPE_PORT": _port,
     "LOCAL_WEB_PORT": _port,
 }
 
@@ -115,6 +120,14 @@ def settings_for(directory: Path, kept: Kept, given: Mapping[str, str]) -> dict[
             "LOCAL_CLOUDFLARE_PORT": port,  # its presence says: the Cloudflare in use is the local one
             "CLOUDFLARE_API_URL": f"http://127.0.0.1:{port}/client/v4",
             "CLOUDFLARE_DISPATCH_URL": f"http://127.0.0.1:{port}/invoke",
+        }
+    if "STRIPE_API_URL" not in given:
+        port = given.get("LOCAL_STRIPE_PORT", kept["LOCAL_STRIPE_PORT"])
+        settings |= {
+            "LOCAL_STRIPE_PORT": port,  # as with Cloudflare
+            "STRIPE_API_URL": f"http://127.0.0.1:{port}",
+            "STRIPE_SECRET_KEY": kept["STRIPE_SECRET_KEY"],
+            "STRIPE_WEBHOOK_SECRETS": kept["STRIPE_WEBHOOK_SECRETS"],
         }
     found = settings | dict(given)
     return found if "AWS_ENDPOINT_URL" in given else _with_local_aws(found, kept)

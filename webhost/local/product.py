@@ -25,6 +25,7 @@ class Part(StrEnum):
     REDIS = "redis"
     CLOUDFLARE = "cloudflare"
     AGENTCORE = "agentcore"
+    STRIPE = "stripe"
     WEB = "web"
     WORKER = "worker"
     BEAT = "beat"
@@ -61,6 +62,11 @@ class Product(Stack):
         return f"http://127.0.0.1:{self.environment['LOCAL_AGENTCORE_PORT']}"
 
     @property
+    def stripe_url(self) -> str:
+        """The address of the local Stripe."""
+        return f"http://127.0.0.1:{self.environment['LOCAL_STRIPE_PORT']}"
+
+    @property
     def env(self) -> dict[str, str]:
         """All settings of this product, as environment variables."""
         return self.environment
@@ -89,11 +95,13 @@ class Product(Stack):
             child.start()
         for part in self._children:
             self._wait_for(part)
+        if Part.STRIPE in self._children:
+            self.manage("import_prices")
 
     def stop(self) -> None:
         """Stop everything, in the order that loses nothing; the data stay."""
         # Who gives work stops before who does it.
-        for part in [Part.BEAT, Part.WEB, Part.WORKER, Part.CLOUDFLARE, Part.AGENTCORE]:
+        for part in [Part.BEAT, Part.WEB, Part.WORKER, Part.STRIPE, Part.CLOUDFLARE, Part.AGENTCORE]:
             if part in self._children:
                 self._children[part].stop()
         super().stop()
@@ -157,6 +165,11 @@ class Product(Stack):
             commands[Part.AGENTCORE] = [
                 sys.executable, "-m", "webhost.local.agentcore", "--port", port, "--directory", directory,
             ]  # fmt: skip
+        if port := self.environment.get("LOCAL_STRIPE_PORT"):
+            directory = str(self.directory / "stripe")
+            commands[Part.STRIPE] = [
+                sys.executable, "-m", "webhost.local.stripe", "--port", port, "--directory", directory,
+            ]  # fmt: skip
         commands[Part.WEB] = [
             sys.executable, "-m", "granian", "webhost.wsgi:application", "--interface", "wsgi",
             "--host", "127.0.0.1", "--port", self.environment["LOCAL_WEB_PORT"], "--no-ws",
@@ -192,6 +205,8 @@ class Product(Stack):
             wait_for_port(int(self.environment["LOCAL_CLOUDFLARE_PORT"]), "The local Cloudflare", 30, child)
         elif part == Part.AGENTCORE:
             wait_for_port(int(self.environment["LOCAL_AGENTCORE_PORT"]), "The local AWS", 30, child)
+        elif part == Part.STRIPE:
+            wait_for_port(int(self.environment["LOCAL_STRIPE_PORT"]), "The local Stripe", 30, child)
 
 
 def _says_ready(url: str) -> bool:
