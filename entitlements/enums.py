@@ -62,3 +62,10 @@ class Scope(StrEnum):
     INVOKE = "invoke"
     DEPLOY = "deploy"
     READ = "read"
+
+
+class Interval(StrEnum):
+    """How often a price is paid."""
+
+    MONTH = "month"
+    YEAR = "year"

@@ -26,6 +26,7 @@ WITHOUT_BROKER = (
     "telemetry.roll_up",
     "runtimes.sweep_deployments",
     "runtimes.sweep_removals",
+    "billing.sweep",
 )
 _PAUSE_SECONDS = 15.0
 _stopped = threading.Event()

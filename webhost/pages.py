@@ -19,6 +19,7 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
+import billing.pages
 import entitlements.pages
 import runtimes.pages
 from entitlements.actions.refused import last_refusals
@@ -142,5 +143,6 @@ urlpatterns = [
     path("", overview, name="overview"),
     path("agents/", new_agent, name="new_agent"),
     *runtimes.pages.urlpatterns,
+    *billing.pages.urlpatterns,
     *entitlements.pages.urlpatterns,
 ]

@@ -150,6 +150,8 @@ CELERY_BEAT_SCHEDULE = {
     "roll up": {"task": "telemetry.roll_up", "schedule": 2.0},
     "daily cost": {"task": "telemetry.daily_cost", "schedule": 600.0},
     "retention": {"task": "telemetry.apply_retention", "schedule": crontab(hour=3, minute=20)},
+    "sweep Stripe events": {"task": "billing.sweep", "schedule": 15.0},
+    "reconcile with Stripe": {"task": "billing.reconcile", "schedule": crontab(hour=4, minute=10)},
     "close periods": {"task": "telemetry.close_periods", "schedule": crontab(minute=7)},
 }
 
@@ -169,6 +171,18 @@ CSRF_COOKIE_SAMESITE = "Lax"
 CSRF_FAILURE_VIEW = "webhost.api.csrf_failure"
 KNOX_TOKEN_MODEL = "entitlements.ApiToken"
 REST_KNOX = {"TOKEN_PREFIX": "whs_", "TOKEN_TTL": None, "TOKEN_MODEL": "entitlements.ApiToken"}
+
+# --- Stripe ---------------------------------------------------------------------------------------
+# It decides the tier that is paid for. Without a secret the webhook takes nothing: an empty one can be forged.
+STRIPE_SECRET_KEY = env("STRIPE_SECRET_KEY", default="")
+STRIPE_WEBHOOK_SECRETS: list[str] = env.list("STRIPE_WEBHOOK_SECRETS", default=[])  # several while one is replaced
+STRIPE_API_URL = env("STRIPE_API_URL", default="").rstrip("/")  # only for a local Stripe
+STRIPE_LIVEMODE = env.bool("STRIPE_LIVEMODE", default=STRIPE_SECRET_KEY.partition("_")[2].startswith("live_"))
+# Where its checkout and portal pages are: a form of ours may lead there.
+STRIPE_PAGES: list[str] = env.list(
+    "STRIPE_PAGES", default=[STRIPE_API_URL or "https://checkout.stripe.com", "https://billing.stripe.com"]
+)
+BILLING_GRACE_DAYS = env.int("BILLING_GRACE_DAYS", default=7)
 
 # --- The wire -------------------------------------------------------------------------------------
 SECURE_CONTENT_TYPE_NOSNIFF = True
@@ -192,7 +206,7 @@ CONTENT_SECURITY_POLICY = {
         "object-src": ["'none'"],
         "base-uri": ["'none'"],
         "frame-ancestors": ["'none'"],
-        "form-action": ["'self'"],
+        "form-action": ["'self'", *STRIPE_PAGES],
     },
 }
 DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
@@ -276,7 +290,22 @@ UNFOLD: dict[str, Any] = {
                 ),
                 (
                     "Prices",
-                    [("Tiers", "entitlements_tier"), ("Rate cards", "telemetry_ratecard")],
+                    [
+                        ("Tiers", "entitlements_tier"),
+                        ("Stripe prices", "entitlements_tierprice"),
+                        ("Rate cards", "telemetry_ratecard"),
+                    ],
+                ),
+                (
+                    "Billing",
+                    [
+                        ("Stripe customers", "billing_customer"),
+                        ("Subscriptions", "billing_subscription"),
+                        ("Problems", "billing_billingproblem"),
+                        ("Stripe events", "billing_stripeevent"),
+                        ("Refused deliveries", "billing_refuseddelivery"),
+                        ("Reconciliations", "billing_reconciliation"),
+                    ],
                 ),
                 (
                     "Running",
@@ -346,5 +375,6 @@ LOGGING: dict[str, Any] = {
         "django.server": {"level": "WARNING"},
         "django.request": {"level": "ERROR"},
         "botocore": {"level": "WARNING"},
+        "stripe": {"level": "WARNING"},
     },
 }

@@ -6,6 +6,7 @@ from django.contrib import admin
 from django.urls import include, path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
+import billing.api
 import entitlements.api
 import runtimes.api
 import runtimes.gateway
@@ -17,6 +18,7 @@ v1 = [
     *entitlements.api.urlpatterns,
     *runtimes.api.urlpatterns,
     *telemetry.api.urlpatterns,
+    *billing.api.urlpatterns,
     path("schema", SpectacularAPIView.as_view(), name="schema"),
     path("docs", SpectacularSwaggerView.as_view(url_name="schema"), name="docs"),
 ]

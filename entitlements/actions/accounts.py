@@ -7,7 +7,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import pghistory
 from django.contrib.admin.utils import NestedObjects
+from django.db import transaction
 from django.db.models import Case, F, Q, QuerySet, When
 
 from entitlements.actions.authorship import (
@@ -99,6 +101,22 @@ def change_account(
     return account
 
 
+def set_billing_tier(
+    account_id: UUID, tier_id: int | None, until: datetime | None, *, actor: str, reason: str, source: str
+) -> bool:
+    """Set what is paid for: a tier, and until when; None is the default tier. Says whether anything was different.
+
+    What support set by hand stays beside it, and over it while it lasts. `source` names the machine that says so,
+    such as `stripe evt_...`.
+    """
+    with transaction.atomic(), pghistory.context(actor=actor, reason=reason, source=source):
+        account = Account.objects.select_for_update(no_key=True).get(pk=account_id)
+        changed = changed_fields(account, {"billing_tier_id": tier_id, "billing_tier_until": until})
+        if changed:
+            account.save(update_fields=changed)
+    return bool(changed)
+
+
 def _set(account: Account, values: Mapping[str, Any], reason: str) -> list[str]:
     """Set values, and what follows from them: why it is disabled, why it has this tier."""
     wanted = dict(values)
@@ -122,7 +140,10 @@ def why_not_deleted(account: Account) -> str:
         return f"{account.email} has usage, which is a billing record. Disable the account instead."
     found = NestedObjects(using="default")
     found.collect([account])
-    if any(model._meta.app_label not in _OWN_APPS for model in found.data):  # noqa: SLF001 - documented
+    apps = {model._meta.app_label for model in found.data} - _OWN_APPS  # noqa: SLF001 - documented
+    if "billing" in apps:
+        return f"{account.email} is a customer at Stripe, which is a billing record. Disable the account instead."
+    if apps:
         return f"{account.email} has agents. Delete those first, or disable the account instead."
     return ""
 

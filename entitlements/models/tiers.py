@@ -14,6 +14,7 @@ from django.db.models import F, Q
 from django.utils import timezone
 
 from entitlements import rules
+from entitlements.enums import Interval
 
 MOST = 10**12  # so that no sum overflows 64 bits
 
@@ -164,11 +165,25 @@ class Tier(models.Model):
             raise ValidationError([p.message for p in problems])
 
 
+@pghistory.track(pghistory.InsertEvent(), pghistory.UpdateEvent(), pghistory.DeleteEvent(), append_only=True)
 class TierPrice(models.Model):
-    """A Stripe price that buys a tier; one price, one tier."""
+    """A Stripe price that buys a tier; one price, one tier. One that is not sold any more still maps."""
 
     tier = models.ForeignKey(Tier, on_delete=models.PROTECT, related_name="prices")
-    price_id = models.CharField("Stripe price id", max_length=120, unique=True)
+    price_id = models.CharField("Stripe price id", max_length=255, unique=True)
+    interval = models.CharField(max_length=5, choices=[(i, i) for i in Interval], default=Interval.MONTH)
+    amount_cents = models.PositiveIntegerField(null=True, help_text="As Stripe says; empty until it was read there.")
+    currency = models.CharField(max_length=3, default="usd")
+    is_sold = models.BooleanField("sold", default=True, help_text="Off: nobody buys it anew, and who has it keeps it.")
+
+    class Meta:
+        ordering = ("tier__rank", "interval", "pk")
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                "tier", "interval", name="tier_price_sold_once", condition=Q(is_sold=True),
+                violation_error_message="This tier has a sold price of this interval already. Stop selling that first.",
+            ),
+        ]  # fmt: skip
 
     def __str__(self) -> str:
         return self.price_id

@@ -1,0 +1,1 @@
+"""This app's verbs: safe to run twice, late, and half."""
