@@ -148,6 +148,10 @@ CELERY_BEAT_SCHEDULE = {
     "sweep tools": {"task": "runtimes.sweep_tools", "schedule": 20.0},
     "sweep reports": {"task": "telemetry.process_reports", "schedule": 15.0},
     "roll up": {"task": "telemetry.roll_up", "schedule": 2.0},
+    "watch budgets": {"task": "telemetry.watch_budgets", "schedule": 10.0},
+    "watch all budgets": {"task": "telemetry.watch_all_budgets", "schedule": 300.0},
+    "sweep alerts": {"task": "telemetry.deliver_alerts", "schedule": 15.0},
+    "ask addresses": {"task": "telemetry.ask_addresses", "schedule": 300.0},
     "daily cost": {"task": "telemetry.daily_cost", "schedule": 600.0},
     "retention": {"task": "telemetry.apply_retention", "schedule": crontab(hour=3, minute=20)},
     "close periods": {"task": "telemetry.close_periods", "schedule": crontab(minute=7)},
@@ -272,6 +276,7 @@ UNFOLD: dict[str, Any] = {
                         ("Overrides", "entitlements_override"),
                         ("Refusals", "entitlements_denial"),
                         ("Adjustments", "entitlements_adjustment"),
+                        ("Alerts", "telemetry_alertevent"),
                     ],
                 ),
                 (
