@@ -13,8 +13,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from entitlements.authentication import account_of, caller_of
+from entitlements.enums import LimitType
 from entitlements.idempotency import IDEMPOTENCY_PARAMETER, Fate, Found, Replay, remembered
-from entitlements.rules import BUDGETS
 from telemetry.actions.alert_targets import create_target, own_target, remove_target
 from telemetry.alert_rules import LONGEST_ADDRESS, THRESHOLDS, all_thresholds
 from telemetry.models import AlertDelivery, AlertEvent, AlertKind, AlertTarget, DeliveryStatus
@@ -159,7 +159,7 @@ class AlertOutput(serializers.Serializer[Any]):
 
     id = PublicId(Prefix.EVENT)
     periodKey = serializers.SerializerMethodField()
-    limitType = serializers.ChoiceField(choices=[m.value for m in BUDGETS], source="limit_type")
+    limitType = serializers.ChoiceField(choices=[t.value for t in LimitType], source="limit_type")
     threshold = serializers.IntegerField()
     used = serializers.IntegerField()
     limit = serializers.IntegerField()

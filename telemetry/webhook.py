@@ -95,6 +95,8 @@ def send_webhook(url: str, body: bytes, headers: Mapping[str, str], internet: In
                 watch.cancel()
     except (OSError, http.client.HTTPException) as error:
         raise WebhookError("Timeout" if time.monotonic() >= deadline else type(error).__name__) from error
+    if time.monotonic() >= deadline:
+        raise WebhookError("Timeout")  # what was cut off reads as an answer that ended
     if not HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
         raise WebhookError("Status", status)
     return status

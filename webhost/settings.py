@@ -277,6 +277,7 @@ UNFOLD: dict[str, Any] = {
                         ("Refusals", "entitlements_denial"),
                         ("Adjustments", "entitlements_adjustment"),
                         ("Alerts", "telemetry_alertevent"),
+                        ("Alert messages", "telemetry_alertdelivery"),
                     ],
                 ),
                 (
