@@ -102,7 +102,7 @@ class TestTheDecision:
         assert longest * 0.75 <= wait <= longest
 
 
-pytestmark = pytest.mark.usefixtures("live_db")
+pytestmark = pytest.mark.usefixtures("live_db", "nobody_sweeps")
 
 
 def look(caller: Caller, at: datetime | None = None) -> int:
