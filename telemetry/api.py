@@ -14,7 +14,7 @@ from rest_framework.response import Response
 
 from entitlements.authentication import caller_of
 from entitlements.enums import LimitType, Runtime, Scope
-from telemetry import rules
+from telemetry import alerts_api, rules
 from telemetry.actions.receive import Item, ItemStatus, note_refusal, receive_reports
 from telemetry.actions.usage import MeasureUse, PeriodUse, usage_of
 from telemetry.events import MOST, MOST_EVENTS
@@ -281,4 +281,5 @@ def _measure(use: MeasureUse) -> dict[str, Any]:
 urlpatterns = [
     path("telemetry/report", ReportView.as_view(), name="report"),
     path("billing/usage", UsageView.as_view(), name="usage"),
+    *alerts_api.urlpatterns,
 ]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from celery import shared_task
 from django.utils import timezone
 
-from telemetry.actions import closing, process, retention
+from telemetry.actions import alert_targets, closing, process, retention
 from telemetry.actions import daily_cost as costs
+from telemetry.actions import deliver_alerts as delivering
 from telemetry.actions import roll_up as rolling
+from telemetry.actions import watch_budgets as watching
 
 
 @shared_task(name="telemetry.process_reports")
@@ -38,3 +40,27 @@ def close_periods() -> int:
 def daily_cost() -> int:
     """Estimate what each runtime costs today and did yesterday; return how many alarms were raised."""
     return costs.estimate_daily_cost(timezone.now())
+
+
+@shared_task(name="telemetry.watch_budgets")
+def watch_budgets() -> int:
+    """Look at the budgets of accounts that changed; return how many thresholds fired or recovered."""
+    return watching.watch_budgets()
+
+
+@shared_task(name="telemetry.watch_all_budgets")
+def watch_all_budgets() -> int:
+    """Look at everybody's budgets: what the quick look missed; return how many thresholds fired or recovered."""
+    return watching.watch_all_budgets()
+
+
+@shared_task(name="telemetry.deliver_alerts")
+def deliver_alerts() -> int:
+    """Send the alerts that are due; return how many were taken."""
+    return delivering.deliver_alerts()
+
+
+@shared_task(name="telemetry.ask_addresses")
+def ask_addresses() -> int:
+    """Ask addresses that were named whether they want alerts; return how many were asked."""
+    return alert_targets.ask_addresses()

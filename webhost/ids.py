@@ -25,6 +25,7 @@ class Prefix(StrEnum):
     SESSION = "ses"
     TOKEN = "tok"  # noqa: S105 - a prefix
     EVENT = "evt"
+    ALERT_TARGET = "alr"
 
 
 def new_id() -> UUID:

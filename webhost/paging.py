@@ -61,20 +61,25 @@ def page_of(item: type[serializers.Serializer[Any]]) -> type[serializers.Seriali
     )
 
 
-def paginate(rows: QuerySet[M], query: Mapping[str, Any], *, by: str | tuple[str, ...]) -> Page[M]:
+def paginate(
+    rows: QuerySet[M], query: Mapping[str, Any], *, by: str | tuple[str, ...], last: M | None = None
+) -> Page[M]:
     """Return one page of rows, newest first by fields that are unique together; flat in the length of the list.
 
-    `query` is what PageQuery accepted. Raises InvalidRequestError for a cursor that is not one of ours.
+    `query` is what PageQuery accepted; `last`, a row that is in no table, comes after all of them.
+    Raises InvalidRequestError for a cursor that is not one of ours.
     """
     fields = (by,) if isinstance(by, str) else by
     limit: int = query["limit"]
     if query["cursor"]:
-        last = _read_cursor(rows, query["cursor"], fields)
+        place = _read_cursor(rows, query["cursor"], fields)
         names = ", ".join(f"{rows.model._meta.db_table}.{name}" for name in fields)  # noqa: SLF001 - documented
         places = ", ".join(["%s"] * len(fields))
         # Compared as a row, the database goes straight to the place in the index.
-        rows = rows.filter(RawSQL(f"({names}) < ({places})", last, output_field=BooleanField()))  # noqa: S611 - our own names
+        rows = rows.filter(RawSQL(f"({names}) < ({places})", place, output_field=BooleanField()))  # noqa: S611 - our own names
     found = list(rows.order_by(*(f"-{name}" for name in fields))[: limit + 1])
+    if last is not None and len(found) <= limit:
+        found.append(last)
     items = found[:limit]
     is_last = len(found) <= limit
     return Page(items, None if is_last else _write_cursor([getattr(items[-1], name) for name in fields]))

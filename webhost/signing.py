@@ -29,6 +29,7 @@ class Purpose(StrEnum):
     TELEMETRY = "telemetry"
     INVOKE = "invoke"
     SETTLEMENT = "settlement"
+    ALERT = "alert"
 
 
 @lru_cache(maxsize=4096)

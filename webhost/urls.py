@@ -11,6 +11,7 @@ import entitlements.api
 import runtimes.api
 import runtimes.gateway
 import telemetry.api
+import telemetry.pages
 from webhost import health, pages
 
 v1 = [
@@ -29,6 +30,7 @@ urlpatterns = [
     path("v1/", include(v1)),
     path("admin/", admin.site.urls),
     *pages.urlpatterns,
+    *telemetry.pages.urlpatterns,
 ]
 
 handler400 = "webhost.api.bad_request"

@@ -20,6 +20,7 @@ _ACCOUNTS: Final = 500
 _DOWNGRADE: Final = timedelta(days=30)
 # What no longer belongs to an account's month: repeats and refusals, and what was parked for an operator.
 _PARKED_FOR: Final = timedelta(days=90)
+_UNCONFIRMED_FOR: Final = timedelta(days=7)
 _FIRST = UUID(int=0)
 
 # The longest retention that was in force at any time in the last 30 days, from the history that triggers
@@ -110,6 +111,25 @@ DELETE FROM runtimes_agentsession WHERE id IN (
      WHERE a.account_id = %(account)s AND s.last_used_at < %(details)s LIMIT %(batch)s)
 RETURNING id
 """
+# Never of a month that goes on: what has fired in it would fire again.
+_ALERTS = """
+WITH gone AS (
+    DELETE FROM telemetry_alertevent WHERE id IN (
+        SELECT id FROM telemetry_alertevent
+         WHERE account_id = %(account)s AND fired_at < %(details)s AND period < %(this_period)s LIMIT %(batch)s)
+    RETURNING id
+), deliveries AS (
+    DELETE FROM telemetry_alertdelivery WHERE event_id IN (SELECT id FROM gone)
+)
+SELECT id FROM gone
+"""
+# Addresses that did not agree while their link was valid; and what an account left that is gone.
+_TARGETS = """
+DELETE FROM telemetry_alerttarget t
+ WHERE t.confirmed_at IS NULL AND t.enabled AND t.id <> t.account_id AND t.created_at < %(unconfirmed)s
+    OR NOT EXISTS (SELECT FROM entitlements_account a WHERE a.id = t.account_id)
+RETURNING id
+"""
 # The core of a month that a signed statement stands for. Its sums are carried by a line beside the ledger's
 # adjustments, so that the counter still equals what is there (ledger.md, invariants); the counter is not moved.
 _CORE = """
@@ -168,6 +188,7 @@ def apply_retention(*, at: datetime | None = None) -> int:
     now = at or timezone.now()
     total = sum(_forget(row, now) for row in _retentions(now))
     swept = {"old": now - KNOWN_FOR, "parked": now - _PARKED_FOR}
+    total += len(db.run(_TARGETS, {"unconfirmed": now - _UNCONFIRMED_FOR}))
     return total + _sweep(_OTHER_REPORTS, swept) + _sweep(_DELIVERIES, swept)
 
 
@@ -191,9 +212,9 @@ def _forget(row: Mapping[str, Any], now: datetime) -> int:
     parameters = {
         "account": row["account_id"], "logs": now - timedelta(days=row["logs_days"]), "details": details,
         "detail_period": period_of(details), "core": core_goes_before(row["telemetry_days"], now),
-        "actor": RETENTION_ACTOR, "batch": _BATCH,
+        "actor": RETENTION_ACTOR, "batch": _BATCH, "this_period": period_of(now),
     }  # fmt: skip
-    statements = (_AGENT_LOGS, _DEPLOYMENT_LOGS, _DETAILS, _DENIALS, _SESSIONS, _CORE)
+    statements = (_AGENT_LOGS, _DEPLOYMENT_LOGS, _DETAILS, _DENIALS, _SESSIONS, _ALERTS, _CORE)
     return sum(_repeat(statement, parameters) for statement in statements)
 
 

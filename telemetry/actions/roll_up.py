@@ -37,7 +37,7 @@ def _merged_classes(*sources: str) -> str:
 
 
 # One statement: lines and hours change together or not at all. Hours in the order of their key, so that
-# two of these could not deadlock either.
+# two of these could not deadlock either. Whose use moved is noted for watch_budgets.
 _ROLL_UP = f"""
 WITH taken AS (
     DELETE FROM entitlements_movement
@@ -64,6 +64,9 @@ WITH taken AS (
         errors_by_class = {_merged_classes("h.errors_by_class", "excluded.errors_by_class")},
         latency_buckets = (SELECT array_agg(coalesce(a, 0) + coalesce(b, 0) ORDER BY place)
                              FROM unnest(h.latency_buckets, excluded.latency_buckets) WITH ORDINALITY AS u(a, b, place))
+), due AS (
+    INSERT INTO telemetry_alertdue (account_id) SELECT DISTINCT account_id FROM taken ORDER BY 1
+    ON CONFLICT DO NOTHING
 )
 SELECT count(*) AS taken FROM taken
 """  # noqa: S608 - composed of constants

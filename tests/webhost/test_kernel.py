@@ -177,7 +177,7 @@ class TestSigning:
             for purpose in Purpose
             for deployment in ("dep_1", "dep_2")
         }
-        assert len(keys) == 12
+        assert len(keys) == 2 * len(Purpose) * 2
 
     def test_what_was_signed_is_verified_to_the_byte(self) -> None:
         body = b'{"b":1,  "a":"\\u00e9", "n":1.0}\n'

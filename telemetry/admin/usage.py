@@ -1,4 +1,4 @@
-"""Django admin of this app: prices are edited with a reason, reports, costs and statements are read."""
+"""Prices, edited with a reason; reports, costs and statements, to read."""
 
 from __future__ import annotations
 

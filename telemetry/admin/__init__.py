@@ -1,0 +1,13 @@
+"""Django admin of this app: prices are edited with a reason; reports, costs, statements and alerts are read."""
+
+from telemetry.admin.alerts import AlertDeliveryAdmin, AlertEventAdmin
+from telemetry.admin.usage import DailyCostAdmin, RateCardAdmin, ReportAdmin, UsageStatementAdmin
+
+__all__ = [
+    "AlertDeliveryAdmin",
+    "AlertEventAdmin",
+    "DailyCostAdmin",
+    "RateCardAdmin",
+    "ReportAdmin",
+    "UsageStatementAdmin",
+]
