@@ -30,6 +30,10 @@ class Customer(models.Model):
         help_text="When a date of theirs passes: read then, whether Stripe says something or not.",
     )
 
+    opening_until = models.DateTimeField(
+        null=True, editable=False, help_text="Somebody opens a checkout for it now; of two at once one waits."
+    )
+
     class Meta:
         verbose_name = "Stripe customer"
         ordering = ("-created_at",)

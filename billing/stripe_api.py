@@ -202,26 +202,32 @@ def create_customer(account: str, email: str, name: str) -> str:
         return str(made.id)
 
 
-def open_checkout(customer: str, account: str, price: str, *, success_url: str, cancel_url: str) -> str:
-    """Return the address of a checkout page for one price; those that were opened before are closed.
+def close_checkouts(customer: str) -> None:
+    """Close the checkout pages of a customer that are still open, so that two tabs cannot both be paid.
 
-    So two tabs cannot both be paid.
+    One that is paid in this moment cannot be closed; then its subscription is there to be read.
     """
     with _asking():
         sessions = client().v1.checkout.sessions
-        for earlier in sessions.list({"customer": customer, "status": "open", "limit": _PAGE}).auto_paging_iter():
-            sessions.expire(earlier.id)
-        made = sessions.create(
-            {
-                "mode": "subscription",
-                "customer": customer,
-                "client_reference_id": account,
-                "line_items": [{"price": price, "quantity": 1}],
-                "success_url": success_url,
-                "cancel_url": cancel_url,
-                "subscription_data": {"metadata": {"account": account}},
-            }
-        )
+        for session in sessions.list({"customer": customer, "status": "open", "limit": _PAGE}).auto_paging_iter():
+            try:
+                sessions.expire(session.id)
+            except stripe.InvalidRequestError:
+                logger.info("Checkout %s was over already.", session.id)
+
+
+def open_checkout(customer: str, account: str, price: str, *, success_url: str, cancel_url: str) -> str:
+    """Return the address of a checkout page for one price."""
+    with _asking():
+        made = client().v1.checkout.sessions.create({
+            "mode": "subscription",
+            "customer": customer,
+            "client_reference_id": account,
+            "line_items": [{"price": price, "quantity": 1}],
+            "success_url": success_url,
+            "cancel_url": cancel_url,
+            "subscription_data": {"metadata": {"account": account}},
+        })  # fmt: skip
         return str(made.url)
 
 

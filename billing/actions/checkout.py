@@ -5,10 +5,16 @@ A request names a tier, never a price, an amount or an account. Nothing here cha
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from typing import Final
 
 from django.conf import settings
 from django.db import connection, transaction
+from django.db.models import DateTimeField, ExpressionWrapper, Q
+from django.db.models.functions import Now
 
 from billing import rules, stripe_api
 from billing.actions.apply import priced_tiers
@@ -18,6 +24,8 @@ from entitlements.models import Account, TierPrice
 from webhost.errors import ConflictError, InvalidRequestError
 
 _BACK: Final = "/billing/"
+_WAIT_SECONDS: Final = 10
+_LEASE_SECONDS: Final = 60
 
 
 def _let_go() -> None:
@@ -57,23 +65,40 @@ def open_checkout(account: Account, tier: str, interval: Interval) -> str:
     price = price_for(tier, interval)
     customer = customer_of(account)
     prices = priced_tiers()
+    back = f"{settings.PUBLIC_URL}{_BACK}"
+    with _alone_with(customer):
+        stripe_api.close_checkouts(customer)
+        going_on = [s for s in stripe_api.subscriptions_of(customer) if s.status not in rules.OVER]
+        if not going_on:
+            done, left = f"{back}?checkout=done", f"{back}?checkout=left"
+            return stripe_api.open_checkout(
+                customer, account.public_id, price.price_id, success_url=done, cancel_url=left
+            )
+        if any(item.price == price.price_id for s in going_on for item in s.items):
+            name = price.tier.name
+            raise ConflictError(f"You have {name} already. Its card, invoices and end are in the billing portal.")
+        return stripe_api.open_portal(customer, back, change=_change(going_on, prices, price.price_id))
+
+
+@contextmanager
+def _alone_with(customer: str) -> Iterator[None]:
+    """Open pages for a customer one after the other, without a connection on loan meanwhile.
+
+    A lease, because a lock would hold one for as long as Stripe takes; who died holding it is waited out.
+    """
+    mine = Customer.objects.filter(customer_id=customer)
+    give_up_at = time.monotonic() + _WAIT_SECONDS
+    until = ExpressionWrapper(Now() + timedelta(seconds=_LEASE_SECONDS), output_field=DateTimeField())
+    while not mine.filter(Q(opening_until=None) | Q(opening_until__lt=Now())).update(opening_until=until):
+        _let_go()
+        if time.monotonic() > give_up_at:
+            raise ConflictError("Another checkout is being opened. Please try again.", retryable=True, retry_after=5)
+        time.sleep(0.05)
     _let_go()
-    going_on = [s for s in stripe_api.subscriptions_of(customer) if s.status not in rules.OVER]
-    if not going_on:
-        return stripe_api.open_checkout(
-            customer,
-            account.public_id,
-            price.price_id,
-            success_url=f"{settings.PUBLIC_URL}{_BACK}?checkout=done",
-            cancel_url=f"{settings.PUBLIC_URL}{_BACK}?checkout=left",
-        )
-    if any(item.price == price.price_id for s in going_on for item in s.items):
-        raise ConflictError(
-            f"You have {price.tier.name} already. Its card, invoices and end are in the billing portal."
-        )
-    return stripe_api.open_portal(
-        customer, f"{settings.PUBLIC_URL}{_BACK}", change=_change(going_on, prices, price.price_id)
-    )
+    try:
+        yield
+    finally:
+        mine.update(opening_until=None)
 
 
 def _change(subscriptions: list[rules.Subscription], prices: rules.Prices, price: str) -> tuple[str, str, str] | None:

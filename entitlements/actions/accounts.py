@@ -140,7 +140,8 @@ def why_not_deleted(account: Account) -> str:
         return f"{account.email} has usage, which is a billing record. Disable the account instead."
     found = NestedObjects(using="default")
     found.collect([account])
-    apps = {model._meta.app_label for model in found.data} - _OWN_APPS  # noqa: SLF001 - documented
+    models = [*found.data, *(type(row) for row in found.protected)]
+    apps = {model._meta.app_label for model in models} - _OWN_APPS  # noqa: SLF001 - documented
     if "billing" in apps:
         return f"{account.email} is a customer at Stripe, which is a billing record. Disable the account instead."
     if apps:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-from webhost.local.demo import limits, premium
+from webhost.local.demo import limits, premium, upgrade
 from webhost.local.demo.people import Support, failures, say
 
 
@@ -22,6 +22,7 @@ def main() -> int:
     limits.tokens_are_enforced(url, support)
     limits.sessions_and_streams(alice)
     premium.tell(url, support)
+    upgrade.tell(url, support, os.environ["STRIPE_API_URL"])
     limits.usage_is_proven(alice)
     failed = failures()
     say(f"\n{len(failed)} expectations failed: {', '.join(failed)}" if failed else "\nEverything as promised.")
