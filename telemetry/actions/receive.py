@@ -181,6 +181,4 @@ def _wake() -> None:
 def note_refusal(code: str, deployment_header: str | None) -> None:
     """Leave a note of a refused delivery in the log, at most one per kind in ten seconds, with their number."""
     if count := worth_noting(f"delivery {code}"):
-        logger.warning(
-            "Refused %d usage deliveries as %s, the last for %r.", count, code, printable(deployment_header)
-        )
+        logger.warning("Refused %d usage deliveries as %s, the last for %r.", count, code, printable(deployment_header))
