@@ -22,10 +22,10 @@ class Backend:
     key: bytes
 
     @classmethod
-    def of(cls, settings: str) -> Backend:
-        """Return the first that DELEGATED_SOURCES lists."""
-        name, _, key = settings.split(",", maxsplit=1)[0].partition(":")
-        return cls(name, bytes.fromhex(key))
+    def listed(cls, sources: str) -> list[Backend]:
+        """Return all that DELEGATED_SOURCES lists, with each key."""
+        pairs = [item.split(":") for item in sources.split(",")]
+        return [cls(name, bytes.fromhex(key)) for name, key in pairs]
 
     def signature(self, agent: str, body: bytes, timestamp: str) -> str:
         """Sign."""
