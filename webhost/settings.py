@@ -299,6 +299,7 @@ UNFOLD: dict[str, Any] = {
                     [
                         ("Agents", "runtimes_agent"),
                         ("Deployments", "runtimes_deployment"),
+                        ("Invocations", "entitlements_admission"),
                         ("Sessions", "runtimes_agentsession"),
                         ("Grants", "runtimes_grant"),
                         ("Tool use", "runtimes_tooluse"),

@@ -27,6 +27,7 @@ from runtimes.models import Agent
 from runtimes.providers import PROVIDERS
 from tests.api import Answer, Api, at_once, documented
 from tests.backend import ROUTE, Backend, envelope
+from tests.entitlements.admin_pages import Staff
 from tests.factories import make_account, make_agent, make_deployment, make_tier, override
 from tests.runtimes.stub import StubProvider
 from webhost import notes
@@ -213,6 +214,21 @@ class TestACall:
         assert (receipts[delegated]["delegatedBy"], receipts[delegated]["tokenId"]) == ("shop", None)
         assert receipts[own]["delegatedBy"] is None
         assert [item["delegatedBy"] for item in owner.get("/v1/invocations").json["items"]] == [None, "shop"]
+
+    def test_shows_to_support_with_its_source(
+        self, shop: Backend, alice: Account, agent: Agent, provider: StubProvider
+    ) -> None:
+        stella = Staff()
+        shown = call(shop, agent, envelope(alice.public_id)).json["invocationId"]
+        receipt = Admission.objects.get(account_id=alice.pk)
+        for term in (shown, alice.public_id, alice.email, receipt.trace_id, agent.public_id):
+            page = stella.client.get(stella.url(Admission, "changelist"), {"q": term}).content.decode()
+            assert shown in page
+            assert "source shop" in page
+        assert shown not in stella.client.get(stella.url(Admission, "changelist"), {"q": "inv_0"}).content.decode()
+        assert "source shop" in stella.client.get(stella.url(receipt)).content.decode()
+        assert stella.client.post(stella.url(receipt), {"delegated_by": "crm"}).status_code == 403
+        assert stella.client.post(stella.url(receipt, "delete"), {"post": "yes"}).status_code == 403
 
     def test_says_what_is_left_of_the_budgets(
         self, shop: Backend, agent: Agent, alice: Account, provider: StubProvider
