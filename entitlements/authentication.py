@@ -21,7 +21,7 @@ from rest_framework.request import Request
 from entitlements.enums import Scope
 from entitlements.models import Account
 from webhost import db
-from webhost.errors import ForbiddenError, UnauthenticatedError, UnavailableError
+from webhost.errors import ForbiddenError, NotFoundError, UnauthenticatedError, UnavailableError
 
 if TYPE_CHECKING:  # DRF's views import this module while they are being loaded themselves
     from rest_framework.views import APIView
@@ -39,16 +39,22 @@ SELECT t.id, t.user_id, t.scopes, a.is_active
   JOIN entitlements_account a ON a.id = t.user_id
  WHERE t.digest = %(digest)s AND (t.expiry IS NULL OR t.expiry > now())
 """
+_NAMED: Final = "SELECT is_active FROM entitlements_account WHERE id = %(account)s"
+_DISABLED: Final = "This account is disabled. Please contact support."
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls, and what they may do: all that the hot path needs to know. `token_id` is None for a session."""
+    """Who calls, and what they may do: all that the hot path needs to know. `token_id` is None for a session.
+
+    `delegated_by` names the trusted backend that calls on the account's behalf, if one does.
+    """
 
     account_id: UUID
     token_id: UUID | None
     scopes: frozenset[Scope]
     is_session: bool = False
+    delegated_by: str = ""
 
 
 def caller_of(request: Request) -> Caller:
@@ -67,6 +73,23 @@ def account_of(request: Request) -> Account:
 
 def _load(account_id: UUID) -> Callable[[], Account]:
     return lambda: Account.objects.get(pk=account_id)
+
+
+def _lazily(account_id: UUID) -> Account:
+    return SimpleLazyObject(_load(account_id))  # type: ignore[return-value]  # stands for an Account
+
+
+def account_named(account_id: UUID) -> Account:
+    """Return the account that a trusted caller names, lazily loaded.
+
+    Raises NotFoundError where there is none, ForbiddenError for a disabled one.
+    """
+    rows = db.run(_NAMED, {"account": account_id})
+    if not rows:
+        raise NotFoundError
+    if not rows[0]["is_active"]:
+        raise ForbiddenError(_DISABLED)
+    return _lazily(account_id)
 
 
 class BearerAuthentication(BaseAuthentication):
@@ -89,10 +112,10 @@ class BearerAuthentication(BaseAuthentication):
             raise UnauthenticatedError("This API token is unknown, revoked or expired.")
         row = rows[0]
         if not row["is_active"]:
-            raise ForbiddenError("This account is disabled. Please contact support.")
+            raise ForbiddenError(_DISABLED)
         note_use(row["id"])
         caller = Caller(row["user_id"], row["id"], frozenset(map(Scope, row["scopes"])))
-        return SimpleLazyObject(_load(caller.account_id)), caller  # type: ignore[return-value]  # stands for an Account
+        return _lazily(caller.account_id), caller
 
     def authenticate_header(self, request: Request) -> str:  # noqa: ARG002 - DRF's signature
         """Return what a 401 asks for."""
@@ -108,7 +131,7 @@ class PageSessionAuthentication(SessionAuthentication):
         if user is None or not user.is_authenticated:
             return None
         if not user.is_active:
-            raise ForbiddenError("This account is disabled. Please contact support.")
+            raise ForbiddenError(_DISABLED)
         self.enforce_csrf(request)
         return user, Caller(user.pk, None, _ALL_SCOPES, is_session=True)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,6 +32,7 @@ from rest_framework.response import Response
 from entitlements import ledger
 from entitlements.authentication import caller_of
 from entitlements.enums import Outcome
+from entitlements.rules import valid_idempotency_key
 from webhost import db
 from webhost.errors import ConflictError, InvalidRequestError, UnavailableError, WebhostError
 from webhost.ids import Prefix, public_id
@@ -44,7 +44,6 @@ _KEY_IN_META: Final = "HTTP_IDEMPOTENCY_KEY"  # `request.headers` would read all
 IDEMPOTENCY_PARAMETER: Final = OpenApiParameter(
     HEADER, str, OpenApiParameter.HEADER, description="Makes a retry safe for 24 hours; 1 to 255 visible characters."
 )
-_KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 _LARGEST_ANSWER: Final = 1024 * 1024
 _LONGEST_OPERATION: Final = 200
 _NONCE_BYTES: Final = 12
@@ -170,11 +169,9 @@ class _Box:
     context: bytes
 
     @classmethod
-    def of(cls, request: Request, idempotency_key: str, context: bytes) -> _Box:
-        caller = caller_of(request)
-        secret = request.session.session_key if caller.is_session else request.META["HTTP_AUTHORIZATION"].split()[-1]
+    def of(cls, secret: bytes, idempotency_key: str, context: bytes) -> _Box:
         derived = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"idempotency:" + idempotency_key.encode())
-        return cls(derived.derive(str(secret).encode()), context)
+        return cls(derived.derive(secret), context)
 
     def close(self, body: bytes) -> bytes:
         nonce = os.urandom(_NONCE_BYTES)
@@ -212,9 +209,15 @@ def _outcome_of_invocation(invocation_id: UUID) -> Found:
 
 def _key_of(request: Request) -> str | None:
     key = request.META.get(_KEY_IN_META)
-    if key is not None and not _KEY.fullmatch(key):
+    if key is not None and not valid_idempotency_key(key):
         raise InvalidRequestError(f"{HEADER} is 1 to 255 visible ASCII characters.", path=HEADER)
     return key
+
+
+def _credential_of(request: Request) -> bytes:
+    if caller_of(request).is_session:
+        return str(request.session.session_key).encode()
+    return str(request.META["HTTP_AUTHORIZATION"].split()[-1]).encode()
 
 
 @contextmanager
@@ -223,22 +226,28 @@ def remembered(
     operation: str,
     effect_id: UUID,
     *,
+    key: str | None = None,
+    secret: bytes | None = None,
     body_digest: bytes | None = None,
     outcome_of: Callable[[UUID], Found] = _outcome_of_invocation,
 ) -> Iterator[Memory | Replay]:
     """Run a request at most once per Idempotency-Key; yields the Replay of the first answer, or the Memory of this one.
 
+    `key` and `secret` stand for the header and the caller's credential where a caller has neither.
     `effect_id` names what will be made. `outcome_of` says what became of one whose process died, from that id alone.
     Raises ConflictError while the first request runs (retryable), and for the same key with another body.
     A failure before `took_effect` frees the key; one after it is kept and answered again.
     """
-    key = _key_of(request)
+    key = _key_of(request) if key is None else key
     if key is None:
         yield Memory(effect_id)
         return
     operation = operation if len(operation) <= _LONGEST_OPERATION else hashlib.sha256(operation.encode()).hexdigest()
     body = body_digest or digest(request._request.body)  # noqa: SLF001 - the raw bytes, as they were parsed
-    memory = _claim(request, key, operation, effect_id=effect_id, body=body, outcome_of=outcome_of)
+    account_id = caller_of(request).account_id
+    box = _Box.of(secret or _credential_of(request), key, account_id.bytes + operation.encode() + body)
+    named = {"account": account_id, "operation": operation, "key": digest(key.encode())}
+    memory = _claim(named, box, effect_id=effect_id, body=body, outcome_of=outcome_of)
     if isinstance(memory, Replay):
         yield memory
         return
@@ -267,11 +276,8 @@ def _remember_failure(memory: Memory, error: WebhostError, outcome_of: Callable[
 
 
 def _claim(
-    request: Request, key: str, operation: str, *, effect_id: UUID, body: bytes, outcome_of: Callable[[UUID], Found]
+    named: Mapping[str, Any], box: _Box, *, effect_id: UUID, body: bytes, outcome_of: Callable[[UUID], Found]
 ) -> Memory | Replay:
-    account_id = caller_of(request).account_id
-    named = {"account": account_id, "operation": operation, "key": digest(key.encode())}
-    box = _Box.of(request, key, account_id.bytes + operation.encode() + body)
     for _ in range(5):
         began = time.monotonic()
         rows = db.run(_CLAIM, {**named, "body": body, "effect": effect_id})

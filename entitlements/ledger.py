@@ -68,6 +68,7 @@ class Subject:
     token_id: UUID | None = None
     capabilities: frozenset[str] = frozenset()
     tools: frozenset[LimitType] = field(default=frozenset())
+    delegated_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ def judge(
         "agent": subject.agent_id,
         "deployment": subject.deployment_id,
         "token": subject.token_id,
+        "delegated_by": subject.delegated_by,
         "runtime": subject.runtime,
         "capabilities": sorted(subject.capabilities),
         "tools": sorted(subject.tools),

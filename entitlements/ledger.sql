@@ -125,7 +125,7 @@ WITH who AS (
     RETURNING c.*
 ), entry AS (
     INSERT INTO entitlements_admission (id, account_id, agent_id, deployment_id, token_id, runtime, source, outcome,
-        period, tier, tier_version, overrides, admitted_at, expires_at, trace_id, session_id,
+        period, tier, tier_version, overrides, admitted_at, expires_at, trace_id, session_id, delegated_by,
         limit_requests, limit_tokens, limit_compute_ms, limit_tool_calls, limit_code_ms, limit_browser_sessions,
         limit_in_flight,
         then_requests, then_tokens, then_compute_ms, then_tool_calls, then_code_ms, then_browser_sessions,
@@ -135,7 +135,7 @@ WITH who AS (
         'open', w.period, w.tier, w.tier_version,
         CASE WHEN w.override_ids IS NOT NULL
              THEN jsonb_build_object('ids', w.override_ids, 'values', w.override_values) END,
-        w.at, w.expires_at, %(trace)s, %(session)s,
+        w.at, w.expires_at, %(trace)s, %(session)s, %(delegated_by)s,
         w.limit_requests, w.limit_tokens, w.limit_compute_ms, w.limit_tool_calls, w.limit_code_ms,
         w.limit_browser_sessions, w.limit_in_flight,
         c.used_requests, c.used_tokens + c.held_tokens, c.used_compute_ms + c.held_compute_ms,

@@ -6,6 +6,7 @@ The database decides admissions (entitlements/ledger.py); these rules name the r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -343,3 +344,11 @@ def tier_with_cap(
         if refused_by_cap(entitlements_of(tier, overrides, at), cap, current) is None:
             return tier
     return None
+
+
+_IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+
+
+def valid_idempotency_key(text: str) -> bool:
+    """Say whether a request may be remembered under that: 1 to 255 visible ASCII characters."""
+    return _IDEMPOTENCY_KEY.fullmatch(text) is not None

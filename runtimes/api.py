@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
+from runtimes import delegated
 from runtimes.endpoints.agents import AgentsView, AgentSwitchView, AgentView
 from runtimes.endpoints.deployments import (
     ActivateView,
@@ -16,6 +17,7 @@ from runtimes.endpoints.secrets import SecretsView, SecretView
 from runtimes.endpoints.sessions import SessionsView, SessionView
 
 urlpatterns = [
+    *delegated.urlpatterns,
     path("agents", AgentsView.as_view(), name="agents"),
     path("agents/<str:agent>", AgentView.as_view(), name="agent"),
     path("agents/<str:agent>/disable", AgentSwitchView.as_view(disabled=True), name="agent-disable"),

@@ -93,9 +93,18 @@ def _start(request: Request, agent: str, parsed: rules.InvokeRequest, memory: Me
         token_id=caller.token_id,
         trace_id=current_trace_id(),
         invocation_id=memory.effect_id,
+        delegated_by=caller.delegated_by,
     )
     memory.took_effect()
     return started
+
+
+def answered(request: Request, agent: str, parsed: rules.InvokeRequest, memory: Memory | Replay) -> Response:
+    """Refuse before the provider costs money, call it once, settle, answer; or answer as the first time."""
+    if isinstance(memory, Replay):
+        return memory.response()
+    started = _start(request, agent, parsed, memory)
+    return memory.keep(Response(invoke.finish(started), headers=started.headers()))
 
 
 class InvokeView(ApiView):
@@ -113,10 +122,7 @@ class InvokeView(ApiView):
         """Refuse before the provider costs money, call it once, settle, answer."""
         parsed = rules.parse_invoke(request.data)
         with remembered(request, f"invoke {agent}", new_id()) as memory:
-            if isinstance(memory, Replay):
-                return memory.response()
-            started = _start(request, agent, parsed, memory)
-            return memory.keep(Response(invoke.finish(started), headers=started.headers()))
+            return answered(request, agent, parsed, memory)
 
 
 class StreamView(ApiView):

@@ -77,6 +77,23 @@ class SessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-
         return {"type": "apiKey", "in": "cookie", "name": "sessionid"}
 
 
+class DelegatedScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # partly typed library
+    """A trusted backend's signature over the raw bytes, beside its name and the time."""
+
+    target_class = "runtimes.delegated.DelegatedAuthentication"
+    name = "delegated"
+
+    def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, Any]:  # noqa: ARG002 - the library's signature
+        """Describe what is signed."""
+        return {
+            "type": "apiKey",
+            "in": "header",
+            "name": "X-Whs-Signature",
+            "description": "`v1=` and the hex HMAC-SHA256, with the source's key, of timestamp, source and agent as in "
+            "X-Whs-Timestamp, X-Whs-Source and the path, each followed by a dot, and the raw body.",
+        }
+
+
 class PublicIdField(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]  # partly typed library
     """A prefixed id."""
 

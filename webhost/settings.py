@@ -30,6 +30,22 @@ def _root_keys(text: str) -> dict[str, bytes]:
     return keys
 
 
+def _delegated_sources(text: str) -> dict[str, tuple[bytes, ...]]:
+    """Read `name:hex,name:hex`; a source is listed twice while its key rotates, and no two share a key."""
+    keys: dict[str, tuple[bytes, ...]] = {}
+    for item in text.split(",") if text.strip() else ():
+        match = re.fullmatch(r"\s*([a-z0-9-]{1,32}):((?:[0-9a-f]{2}){32,})\s*", item)
+        if not match:
+            raise ImproperlyConfigured(
+                "DELEGATED_SOURCES must read name:hex,name:hex with at least 64 hex digits each."
+            )
+        key = bytes.fromhex(match[2])
+        if any(key in others for others in keys.values()):
+            raise ImproperlyConfigured(f"DELEGATED_SOURCES lists the key of {match[1]} twice.")
+        keys[match[1]] = (*keys.get(match[1], ()), key)
+    return keys
+
+
 # --- Where we are ---------------------------------------------------------------------------------
 ENVIRONMENT = env("ENVIRONMENT", default="production")
 if ENVIRONMENT not in {"local", "production"}:
@@ -318,6 +334,7 @@ UNFOLD: dict[str, Any] = {
                     [
                         ("Agents", "runtimes_agent"),
                         ("Deployments", "runtimes_deployment"),
+                        ("Invocations", "entitlements_admission"),
                         ("Sessions", "runtimes_agentsession"),
                         ("Grants", "runtimes_grant"),
                         ("Tool use", "runtimes_tooluse"),
@@ -336,6 +353,8 @@ UNFOLD: dict[str, Any] = {
 
 # --- Keys and runtimes ----------------------------------------------------------------------------
 ROOT_KEYS = _root_keys(env("ROOT_KEYS"))
+# Backends that may invoke on behalf of any account (docs/delegated.md); empty: none may.
+DELEGATED_SOURCES = _delegated_sources(env("DELEGATED_SOURCES", default=""))
 CLOUDFLARE_API_URL = env("CLOUDFLARE_API_URL", default="https://api.cloudflare.com/client/v4").rstrip("/")
 CLOUDFLARE_ACCOUNT_ID = env("CLOUDFLARE_ACCOUNT_ID")
 CLOUDFLARE_API_TOKEN = env("CLOUDFLARE_API_TOKEN")

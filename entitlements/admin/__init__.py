@@ -9,10 +9,18 @@ from knox.models import AuthToken
 from entitlements.admin.accounts import AccountAdmin
 from entitlements.admin.history import HistoryAdmin
 from entitlements.admin.overrides import OverrideAdmin
-from entitlements.admin.receipts import AdjustmentAdmin, DenialAdmin
+from entitlements.admin.receipts import AdjustmentAdmin, AdmissionAdmin, DenialAdmin
 from entitlements.admin.tiers import TierAdmin
 
-__all__ = ["AccountAdmin", "AdjustmentAdmin", "DenialAdmin", "HistoryAdmin", "OverrideAdmin", "TierAdmin"]
+__all__ = [
+    "AccountAdmin",
+    "AdjustmentAdmin",
+    "AdmissionAdmin",
+    "DenialAdmin",
+    "HistoryAdmin",
+    "OverrideAdmin",
+    "TierAdmin",
+]
 
 # Knox would list digests and print new tokens; tokens are made and shown once to their owner, nowhere else.
 if admin.site.is_registered(AuthToken):

@@ -144,6 +144,7 @@ class Admission(models.Model):
     latency_ms = models.IntegerField(null=True)
     trace_id = models.CharField(max_length=40, db_default="")
     session_id = models.CharField(max_length=256, db_default="")
+    delegated_by = models.CharField(max_length=32, db_default="", help_text="The trusted backend that called for it.")
 
     # The receipt: the limits it was judged by, and used + held just after, its own hold included.
     limit_requests = _number()

@@ -127,7 +127,7 @@ def resolve(account_id: UUID, agent: str) -> Resolved:
 
 
 def subject_of(
-    target: Target, *, token_id: UUID | None = None, tools: frozenset[LimitType] = frozenset()
+    target: Target, *, token_id: UUID | None = None, tools: frozenset[LimitType] = frozenset(), delegated_by: str = ""
 ) -> ledger.Subject:
     """Return what the ledger needs to judge a call of a deployment; `tools` are the quotas that speak."""
     return ledger.Subject(
@@ -139,6 +139,7 @@ def subject_of(
         token_id=token_id,
         capabilities=target.capabilities,
         tools=tools,
+        delegated_by=delegated_by,
     )
 
 
@@ -176,8 +177,12 @@ def start(
     token_id: UUID | None,
     trace_id: str,
     invocation_id: UUID | None = None,
+    delegated_by: str = "",
 ) -> Started:
-    """Resolve and admit: everything that may refuse, before a provider costs money."""
+    """Resolve and admit: everything that may refuse, before a provider costs money.
+
+    `delegated_by`, the trusted backend that calls for the account, is only written down: it changes no verdict.
+    """
     resolved = resolve(account_id, agent)
     target = resolved.target
     allowed = rules.allowed_now(target.capabilities, request)
@@ -187,7 +192,7 @@ def start(
     try:
         admission = admit(
             admission_id,
-            subject_of(target, token_id=token_id, tools=tools),
+            subject_of(target, token_id=token_id, tools=tools, delegated_by=delegated_by),
             estimate=need_of(target, request, tools),
             trace_id=trace_id,
             session_id=session_id,

@@ -92,6 +92,7 @@ class ReceiptOutput(serializers.Serializer[Any]):
     agentId = PublicId(Prefix.AGENT, source="agent_id")
     deploymentId = PublicId(Prefix.DEPLOYMENT, source="deployment_id")
     tokenId = PublicId(Prefix.TOKEN, source="token_id", allow_null=True)
+    delegatedBy = serializers.SerializerMethodField(help_text="The trusted backend that called; null: the account did.")
     runtimeProvider = serializers.ChoiceField(source="runtime", choices=_RUNTIMES)
     source = serializers.ChoiceField(  # type: ignore[assignment]  # DRF takes fields off the class
         choices=[source.value for source in Source]
@@ -111,6 +112,10 @@ class ReceiptOutput(serializers.Serializer[Any]):
     held = serializers.SerializerMethodField()
     usage = serializers.SerializerMethodField()
     reports = serializers.IntegerField(help_text="Signed reports that were folded in.")
+
+    def get_delegatedBy(self, receipt: Admission) -> str | None:  # noqa: N802 - a public name
+        """Return the source that called on the account's behalf."""
+        return receipt.delegated_by or None
 
     def get_periodKey(self, receipt: Admission) -> str:  # noqa: N802 - a public name
         """Return the period that it counts in."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +15,7 @@ from telemetry.events import MOST_EVENTS, Batch, Event, MalformedError, parse_de
 from webhost import db
 from webhost.errors import ForbiddenError, InvalidRequestError, Issue, NotFoundError, UnauthenticatedError
 from webhost.ids import Prefix, parse_id
+from webhost.notes import printable, worth_noting
 from webhost.queue import send_on_commit
 from webhost.signing import Purpose, derive_key, root_keys, verify
 
@@ -177,18 +177,8 @@ def _wake() -> None:
 
 # --- What was refused -------------------------------------------------------------------------------
 
-_NOTE_EVERY = 10.0
-_noted: dict[str, tuple[float, int]] = {}
-
 
 def note_refusal(code: str, deployment_header: str | None) -> None:
     """Leave a note of a refused delivery in the log, at most one per kind in ten seconds, with their number."""
-    now = time.monotonic()
-    with _wake_lock:
-        last, count = _noted.get(code, (-_NOTE_EVERY, 0))
-        if now - last < _NOTE_EVERY:
-            _noted[code] = (last, count + 1)
-            return
-        _noted[code] = (now, 0)
-    shown = (deployment_header or "")[:40].encode("ascii", "replace").decode()
-    logger.warning("Refused %d usage deliveries as %s, the last for %r.", count + 1, code, shown)
+    if count := worth_noting(f"delivery {code}"):
+        logger.warning("Refused %d usage deliveries as %s, the last for %r.", count, code, printable(deployment_header))

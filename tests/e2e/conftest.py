@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -14,8 +15,12 @@ from tests.e2e.customers import Cloud
 from tests.e2e.story import Books
 from webhost.local.product import Product
 
-# In more of a hurry than usual to find out that something was killed.
-_HASTE = {"OVERDUE_GRACE_SECONDS": "2", "DEPLOY_LEASE_SECONDS": "8"}
+# In more of a hurry than usual to find out that something was killed; and with a backend whose key rotates.
+_SETTINGS = {
+    "OVERDUE_GRACE_SECONDS": "2",
+    "DEPLOY_LEASE_SECONDS": "8",
+    "DELEGATED_SOURCES": ",".join(f"{name}:{secrets.token_hex(32)}" for name in ("shop", "shop", "crm")),
+}
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +28,7 @@ def own() -> Iterator[Product]:
     """The product that is hurt; each test leaves it whole."""
     folder = Path(tempfile.mkdtemp(prefix="webhost-hurt-"))
     folder.chmod(0o711)
-    running = Product(folder, _HASTE)
+    running = Product(folder, _SETTINGS)
     try:
         with running:
             yield running

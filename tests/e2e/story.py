@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,7 @@ from psycopg.rows import dict_row
 
 django.setup()  # a spawned process of the crowd begins here
 
+from tests.backend import ROUTE, Backend  # noqa: E402
 from tests.e2e.customers import Agent, Customer  # noqa: E402
 from webhost.ids import Prefix, parse_id  # noqa: E402
 from webhost.local.product import Product  # noqa: E402
@@ -106,6 +107,15 @@ def report(product: Product, agent: Agent, invocation: str, tokens: int, event: 
         "X-Telemetry-Signature": f"v1={sign(key, body)}",
     }
     return requests.post(f"{product.url}/v1/telemetry/report", data=body, headers=headers, timeout=30)
+
+
+def delegated(
+    product: Product, backend: Backend, agent: str, body: Mapping[str, Any] | bytes, *, ago: int = 0
+) -> requests.Response:
+    """Call an agent as a trusted backend does, signed so many seconds ago."""
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json", **backend.headers(agent, raw, ago=ago)}
+    return requests.post(product.url + ROUTE + agent, data=raw, headers=headers, timeout=90)
 
 
 def in_threads(times: int, agent: Agent, prompt: Any = "{}") -> list[Future[requests.Response]]:

@@ -37,8 +37,10 @@ from runtimes.providers.agentcore_names import runtime_session_id
 from runtimes.rules import parse_invoke
 from telemetry.actions.verify import verify_usage
 from tests.api import document
+from tests.backend import ROUTE as DELEGATED
+from tests.backend import Backend, envelope
 from tests.e2e.customers import Agent, Customer, until
-from tests.e2e.story import report
+from tests.e2e.story import delegated, report
 from tests.factories import make_account, make_agent, make_deployment, make_tier, make_token, zip_of
 from tests.runtimes.sessions import make_session
 from webhost.ids import Prefix, new_id, parse_id, public_id
@@ -310,6 +312,10 @@ def called(product: Product, account: Account, method: str, route: str) -> tuple
         agent = Agent(owned.customer, owned.agent.public_id, owned.older.public_id)
         return owned, report(product, agent, public_id(Prefix.INVOCATION, new_id()), 1).status_code
     path = "/" + re.sub(r"<\w+:(\w+)>", lambda found: quote(owned.name(found[1]), safe="/"), route)
+    if path.startswith(DELEGATED):
+        backend = Backend.listed(product.env["DELEGATED_SOURCES"])[0]
+        body = envelope(owned.customer.account_id)
+        return owned, delegated(product, backend, owned.agent.public_id, body).status_code
     answer = owned.customer.call(method, path, **body)
     return owned, answer.status_code
 
@@ -318,6 +324,7 @@ def called(product: Product, account: Account, method: str, route: str) -> tuple
 PREMIUM = [
     ("POST", "v1/invoke/<str:agent>"),
     ("POST", "v1/invoke/<str:agent>/stream"),
+    ("POST", "v1/delegated/invoke/<str:agent>"),
     ("POST", "v1/agents/<str:agent>/deployments"),
     ("POST", "v1/agents/<str:agent>/deployments/<str:deployment>/activate"),
     ("PUT", "v1/agents/<str:agent>/secrets"),
@@ -339,9 +346,9 @@ class TestWithoutTheRuntime:
                 tried.append(asked[method, route][0])
             # The same of somebody who may: it shows that the requests are real. The queue is in order, so what
             # this deployment does comes after all that the others may have left behind.
-            allowed = [called(product, _premium(), *operation)[0] for operation in PREMIUM[:5]]
+            allowed = [called(product, _premium(), *operation)[0] for operation in PREMIUM[:6]]
             tried += allowed
-            for owned, operation in zip(allowed, PREMIUM[:5], strict=True):
+            for owned, operation in zip(allowed, PREMIUM[:6], strict=True):
                 assert until(partial(aws.given_to, owned)), operation
             statuses = {operation: status for operation, (_, status) in asked.items()}
             assert {operation: statuses[operation] for operation in PREMIUM} == dict.fromkeys(PREMIUM, 402)

@@ -15,7 +15,7 @@ from telemetry.actions import receive
 from telemetry.models import Delivery, Report
 from tests.api import Api
 from tests.telemetry.workload import URL, Workload
-from webhost import db
+from webhost import db, notes
 from webhost.errors import UnavailableError
 from webhost.signing import Purpose, derive_key, root_keys, sign, signature_header
 
@@ -288,7 +288,7 @@ class TestFailing:
         assert alice.used()["tokens"] == 700
 
     def test_a_refusal_leaves_one_note_in_ten_seconds(self, alice: Workload, caplog: pytest.LogCaptureFixture) -> None:
-        receive._noted.clear()
+        notes.forget()
         for _ in range(20):
             alice.post(alice.event(), x_telemetry_signature="v1=nonsense")
         assert len([r for r in caplog.records if "Refused" in r.message]) == 1

@@ -229,4 +229,4 @@ def test_an_audited_change_by_token_is_recorded_with_its_caller_and_trace() -> N
 
 
 def test_a_caller_holds_nothing_but_what_the_hot_path_needs() -> None:
-    assert Caller.__slots__ == ("account_id", "token_id", "scopes", "is_session")
+    assert Caller.__slots__ == ("account_id", "token_id", "scopes", "is_session", "delegated_by")

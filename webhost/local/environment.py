@@ -21,7 +21,7 @@ SETTINGS = frozenset({
     "CLOUDFLARE_DISPATCH_URL", "AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
     "AWS_PROFILE", "AWS_ENDPOINT_URL", "AGENTCORE_BUCKET", "AGENTCORE_BOUNDARY_ARN", "AGENTCORE_PREFIX",
     "STRIPE_API_URL", "STRIPE_SECRET_KEY", "STRIPE_WEBHOOK_SECRETS", "STRIPE_LIVEMODE", "STRIPE_PAGES",
-    "BILLING_GRACE_DAYS",
+    "BILLING_GRACE_DAYS", "DELEGATED_SOURCES",
     "LOCAL_WEB_PORT", "LOCAL_CLOUDFLARE_PORT", "LOCAL_AGENTCORE_PORT", "LOCAL_STRIPE_PORT",
 })  # fmt: skip
 
@@ -44,6 +44,7 @@ def _root_keys() -> str:
 _MAKERS: dict[str, Callable[[], str]] = {
     "SECRET_KEY": lambda: secrets.token_urlsafe(50),
     "ROOT_KEYS": _root_keys,
+    "DELEGATED_SOURCES": lambda: f"local:{secrets.token_hex(32)}",
     "CLOUDFLARE_ACCOUNT_ID": lambda: secrets.token_hex(16),
     "CLOUDFLARE_API_TOKEN": lambda: secrets.token_urlsafe(40),
     "AWS_ACCESS_KEY_ID": lambda: f"AKIA{secrets.token_hex(8).upper()}",
@@ -104,6 +105,7 @@ def settings_for(directory: Path, kept: Kept, given: Mapping[str, str]) -> dict[
         "ENVIRONMENT": "local",
         "SECRET_KEY": kept["SECRET_KEY"],
         "ROOT_KEYS": kept["ROOT_KEYS"],
+        "DELEGATED_SOURCES": kept["DELEGATED_SOURCES"],
         "PUBLIC_URL": f"http://127.0.0.1:{web_port}",
         "LOCAL_WEB_PORT": web_port,
         "ARTIFACTS_DIR": str(directory / "artifacts"),
