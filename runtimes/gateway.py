@@ -17,6 +17,7 @@ from rest_framework.response import Response
 from entitlements.authentication import caller_of
 from entitlements.enums import Scope
 from entitlements.idempotency import IDEMPOTENCY_PARAMETER, Memory, Replay, remembered
+from entitlements.throttles import StrangerThrottle
 from runtimes import rules
 from runtimes.actions import invoke
 from webhost.api import ApiView
@@ -111,8 +112,8 @@ class InvokeView(ApiView):
     """Invoke an agent and wait for its answer."""
 
     required_scope = Scope.INVOKE
-    # The rate of invocations is exact and part of the admission.
-    throttle_classes = ()
+    # The rate of invocations is exact and part of the admission; guessing tokens is paced.
+    throttle_classes = (StrangerThrottle,)
     is_audited = False
 
     @extend_schema(
@@ -129,7 +130,7 @@ class StreamView(ApiView):
     """Invoke an agent and read its answer as it comes."""
 
     required_scope = Scope.INVOKE
-    throttle_classes = ()
+    throttle_classes = (StrangerThrottle,)
     is_audited = False
 
     @extend_schema(

@@ -80,6 +80,14 @@ class TestRate:
             codes.append(nobody.get("/v1/tiers").status)
         assert codes == [200, 200, 200, 429]
 
+    @pytest.mark.parametrize("path", ["/v1/invoke/agent", "/v1/invoke/agent/stream"])
+    def test_guessing_tokens_at_the_gateway_is_paced_as_well(self, path: str) -> None:
+        charlie = Api(token="whs_" + "0" * 64)
+        body = {"input": {"prompt": "hi"}}
+        address = f"203.0.113.{uuid4().int % 200}"
+        charlie.client.defaults["REMOTE_ADDR"] = address
+        assert [charlie.post(path, body).status for _ in range(4)] == [401, 401, 401, 429]
+
     def test_guessing_tokens_is_paced_too(self) -> None:
         guesser = Api(token="whs_" + "0" * 64)
         guesser.client.defaults["REMOTE_ADDR"] = f"2001:db8:{uuid4().hex[:4]}:{uuid4().hex[:4]}::1"
