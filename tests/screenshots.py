@@ -7,17 +7,24 @@ some refusals, and writes PNG files to .local/screenshots/.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
+import time
 from pathlib import Path
 
+import requests
 from playwright.sync_api import Page, sync_playwright
 
 from webhost.local.demo.people import Customer, Support
 
 FOLDER = Path(__file__).resolve().parents[1] / ".local" / "screenshots"
-PAGES = {"overview": "/", "docs": "/v1/docs"}
-DESK = {"admin": "/admin/", "tiers": "/admin/entitlements/tier/", "tier": "/admin/entitlements/tier/1/change/"}
+PAGES = {"overview": "/", "billing": "/billing/?tier=pro", "docs": "/v1/docs"}
+DESK = {
+    "admin": "/admin/", "tiers": "/admin/entitlements/tier/", "tier": "/admin/entitlements/tier/1/change/",
+    "prices": "/admin/entitlements/tierprice/", "events": "/admin/billing/stripeevent/",
+    "subscriptions": "/admin/billing/subscription/",
+}  # fmt: skip
 SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
 
 
@@ -28,6 +35,20 @@ def sign_in(page: Page, url: str, email: str, password: str) -> None:
     page.fill("input[name=password]", password)
     page.click("main button[type=submit]")
     page.wait_for_load_state("networkidle")
+
+
+def _opened(customer: Customer) -> str:
+    return str(customer.call("POST", "/v1/billing/checkout", json={"tier": "pro"}).json()["url"])
+
+
+def _bought(customer: Customer, checkout: str) -> str:
+    """Pay, and arrange an end, so that there is something to see; return the portal's address."""
+    requests.post(checkout, data={"card": "4242424242424242"}, timeout=10, allow_redirects=False)
+    portal = str(customer.call("POST", "/v1/billing/portal").json()["url"])
+    found = re.findall(r'name="subscription" value="(sub_\w+)"', requests.get(portal, timeout=10).text)
+    requests.post(portal, data={"do": "end", "subscription": found[0]}, timeout=10)
+    time.sleep(2)
+    return portal
 
 
 def main() -> int:
@@ -43,6 +64,9 @@ def main() -> int:
     support.override(customer, "maxRequestsPerPeriod", 5, "For the pictures")
     for n in range(7):
         customer.invoke(agent["id"], f"What will the weather be in {n} days?")
+    customer.call("POST", "/v1/billing/checkout", json={"tier": "pro"})
+    checkout = customer.call("POST", "/v1/billing/checkout", json={"tier": "starter"}).json()["url"]
+    portal = _bought(customer, checkout)
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=program, args=[*flags, "--disable-component-update"])
@@ -56,6 +80,10 @@ def main() -> int:
                         page.wait_for_load_state("networkidle")
                         page.screenshot(path=FOLDER / f"{name}-{size}-{scheme}.png", full_page=True)
                     page.close()
+        page = chromium.new_page(viewport={"width": 1280, "height": 900})
+        for name, address in (("checkout", _opened(Customer(url, "erin"))), ("portal", portal)):
+            page.goto(address)
+            page.screenshot(path=FOLDER / f"{name}.png", full_page=True)
         chromium.close()
     print(f"{len(list(FOLDER.glob('*.png')))} pictures in {FOLDER.relative_to(FOLDER.parents[1])}/")
     return 0
