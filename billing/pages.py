@@ -41,6 +41,11 @@ class Offer:
     interval: str
     text: str
 
+    @property
+    def label(self) -> str:
+        """How often it is paid, in a word."""
+        return "monthly" if self.interval == Interval.MONTH else "yearly"
+
 
 @dataclass(frozen=True)
 class Column:

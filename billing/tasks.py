@@ -39,3 +39,9 @@ def sweep() -> int:
 def reconcile() -> int:
     """Compare every customer with Stripe; return how many had drifted."""
     return len(reconciling.reconcile().drifted)
+
+
+@shared_task(name="billing.forget_old")
+def forget_old() -> int:
+    """Delete concluded events and refusals of long ago; return how many rows went."""
+    return apply.forget_old(timezone.now())

@@ -171,6 +171,7 @@ CELERY_BEAT_SCHEDULE = {
     "daily cost": {"task": "telemetry.daily_cost", "schedule": 600.0},
     "retention": {"task": "telemetry.apply_retention", "schedule": crontab(hour=3, minute=20)},
     "sweep Stripe events": {"task": "billing.sweep", "schedule": 15.0},
+    "forget old Stripe events": {"task": "billing.forget_old", "schedule": crontab(hour=3, minute=40)},
     "reconcile with Stripe": {"task": "billing.reconcile", "schedule": crontab(hour=4, minute=10)},
     "close periods": {"task": "telemetry.close_periods", "schedule": crontab(minute=7)},
 }

@@ -13,13 +13,14 @@ from typing import Any, Final
 
 import pghistory
 from django.conf import settings
+from django.core.mail import send_mail
 from django.db import OperationalError, connection, transaction
 from django.db.models import Max
 from django.utils import timezone
 
 from billing import rules, stripe_api
 from billing.errors import CustomerGoneError
-from billing.models import BillingProblem, Customer, EventState, StripeEvent, Subscription
+from billing.models import BillingProblem, Customer, EventState, RefusedDelivery, StripeEvent, Subscription
 from entitlements.actions.accounts import set_billing_tier
 from entitlements.models import Account, Tier, TierPrice
 from webhost.errors import WebhostError
@@ -27,13 +28,17 @@ from webhost.errors import WebhostError
 logger = logging.getLogger(__name__)
 
 # What may change what a customer pays for. The rest is kept, and ignored.
-_CONCERNS_US: Final = ("customer.subscription.", "checkout.session.", "invoice.", "customer.deleted")
+_CONCERNS_US: Final = (
+    "customer.subscription.", "checkout.session.completed", "checkout.session.async_payment", "invoice.",
+    "customer.deleted",
+)  # fmt: skip
 _LOCK_SECONDS: Final = 30
 _LONGEST_PAUSE: Final = timedelta(hours=1)
 # After so many failures an operator is told; trying goes on.
 _TELL_AFTER: Final = 5
 _SOON: Final = timedelta(seconds=2)
 _ACTOR: Final = "Stripe"
+_KEPT: Final = timedelta(days=90)
 
 
 @dataclass(frozen=True)
@@ -178,7 +183,17 @@ def _keep_problems(customer: Customer, problems: Sequence[rules.Problem], at: da
             row.save(update_fields=["closed_at"])
     for kind, detail in sorted(still):
         BillingProblem.objects.create(customer=customer, kind=kind, detail=detail, opened_at=at)
-        logger.error("Stripe customer %s needs an operator: %s: %s.", customer.customer_id, kind, detail)
+        # A function of its own: Django cannot name a partial that fails, and fails over that.
+        text = f"Stripe customer {customer.customer_id} needs an operator: {kind}: {detail}."
+        transaction.on_commit(lambda text=text: _tell(text), robust=True)  # type: ignore[misc]  # a default binds it
+
+
+def _tell(text: str) -> None:
+    logger.error("%s", text)
+    where = f"{settings.PUBLIC_URL}/admin/billing/billingproblem/"
+    send_mail(
+        "Billing needs a look", f"{text}\n\nThe account keeps what it had. {where}\n", None, [settings.SUPPORT_EMAIL]
+    )
 
 
 # --- Events ---------------------------------------------------------------------------------------
@@ -228,7 +243,7 @@ def apply_event(event_pk: int) -> bool:
         _finish(event, EventState.IGNORED, "ignored: unknown customer; an operator was told")
         return True
     try:
-        converge(event.customer_id, source=source_of(event), reason=f"{event.type} at Stripe")
+        converge(event.customer_id, source=source_of(event), reason=f"Read from Stripe upon {event.type}")
     except Exception as error:
         _try_later(event, error)
         if not isinstance(error, WebhostError):
@@ -275,3 +290,13 @@ def sweep(now: datetime) -> int:
         except (WebhostError, OperationalError):
             logger.warning("Stripe customer %s could not be read; the next sweep tries again.", customer_id)
     return len(events) + len(passed)
+
+
+def forget_old(now: datetime) -> int:
+    """Delete what was concluded, or refused, long ago; history keeps what changed. Returns how many rows went.
+
+    Stripe repeats for days, not for months; and one that came after all would only be one more reading.
+    """
+    events, _ = StripeEvent.objects.filter(finished_at__lt=now - _KEPT).delete()
+    refused, _ = RefusedDelivery.objects.filter(minute__lt=now - _KEPT).delete()
+    return events + refused

@@ -155,7 +155,7 @@ class TestThePage:
         assert "$19 a month" in text
         assert "$990 a year" in text
         assert re.search(r'id="tier-free" class="marked">Free <span class="lock">yours', text)
-        assert re.search(r'id="tier-pro" class="marked">Pro <span class="lock">would do', text)
+        assert re.search(r'id="tier-pro" class="marked">Pro <span class="lock">suggested', text)
 
     def test_its_button_leads_to_stripe(self, browser: tuple[Client, Account], local_stripe: LocalStripe) -> None:
         answer = browser[0].post("/billing/checkout/", {"tier": "pro", "interval": "year"})

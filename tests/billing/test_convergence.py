@@ -14,7 +14,7 @@ from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from billing.actions.apply import converge, replay_event, sweep
+from billing.actions.apply import converge, forget_old, replay_event, sweep
 from billing.actions.prices import add_price
 from billing.actions.reconcile import reconcile
 from billing.models import BillingProblem, Customer, EventState, StripeEvent, Subscription
@@ -375,6 +375,36 @@ class TestOlderShapes:
             local_stripe.local("POST", "/faults", fault="api_version", version="2026-10-28.endive")
         assert done.api_version == "2024-06-20"
         assert alice.tier == "pro"
+
+    @pytest.mark.parametrize("version", ["2024-06-20", "2026-10-28.endive"])
+    def test_an_invoice_names_its_customer_wherever_its_subscription_is(
+        self, local_stripe: LocalStripe, alice: Payer, version: str
+    ) -> None:
+        subscription = local_stripe.force(alice.customer, "past_due", (PRO,), event=None)
+        local_stripe.local("POST", "/invoices", subscription=subscription, status="open")
+        local_stripe.local("POST", "/faults", fault="api_version", version=version)
+        try:
+            local_stripe.local("POST", f"/subscriptions/{subscription}/pay")
+        finally:
+            local_stripe.local("POST", "/faults", fault="api_version", version="2026-10-28.endive")
+        paid = next(e for e in local_stripe.events("invoice.paid") if e["data"]["object"]["customer"] == alice.customer)
+        assert ("subscription" in paid["data"]["object"]) is (version == "2024-06-20")
+        assert deliver(local_stripe, paid["id"]).outcome == "no paid tier → Pro"
+
+
+class TestOldEvents:
+    def test_go_after_ninety_days_and_pending_ones_never(self, local_stripe: LocalStripe, alice: Payer) -> None:
+        kept = local_stripe.made_event(alice.customer)
+        gone = local_stripe.made_event(alice.customer, "something.new")
+        post(kept)
+        post(gone)
+        applied(_id(gone))
+        long_ago = timezone.now() - timedelta(days=91)
+        StripeEvent.objects.filter(event_id=_id(gone)).update(finished_at=long_ago)
+        StripeEvent.objects.filter(event_id=_id(kept)).update(received_at=long_ago)
+        forget_old(timezone.now())
+        found = StripeEvent.objects.filter(event_id__in=[_id(kept), _id(gone)])
+        assert [e.event_id for e in found] == [_id(kept)]
 
 
 class TestATierSetByHand:

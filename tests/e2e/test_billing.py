@@ -78,9 +78,9 @@ class TestInABrowser:
         page.get_by_role("button", name="Sign in").click()
         expect(page.get_by_role("heading", name="Billing")).to_be_visible()
         expect(page.locator("#tier-free")).to_contain_text("yours")
-        expect(page.locator("#tier-starter")).to_contain_text("would do")
+        expect(page.locator("#tier-starter")).to_contain_text("suggested")
 
-        page.get_by_role("button", name="Starter, by the month").click()
+        page.get_by_role("button", name="Starter, monthly").click()
         expect(page.get_by_text("Starter: $19.00 a month")).to_be_visible()
         page.get_by_label("Card number").fill("4000 0000 0000 0002")
         page.get_by_role("button", name="Subscribe").click()
@@ -92,7 +92,7 @@ class TestInABrowser:
         expect(page.get_by_text("renews on")).to_be_visible()
         expect(page.locator("#tier-starter")).to_contain_text("yours")
 
-        page.get_by_role("button", name="Pro, by the month").click()
+        page.get_by_role("button", name="Pro, monthly").click()
         expect(page.get_by_text("You change to")).to_be_visible()
         page.get_by_role("button", name="Confirm").click()
         expect(page.get_by_role("heading", name="Billing")).to_be_visible()

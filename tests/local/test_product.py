@@ -63,7 +63,7 @@ class TestAProductOfItsOwn:
         wait_until(lambda: len(set(own.web_worker_pids) - {victim}) == own.web_workers, "another worker", 15)
         assert requests.get(f"{own.url}/readyz", timeout=5).status_code == 200
 
-    @pytest.mark.parametrize("part", [Part.WORKER, Part.BEAT, Part.CLOUDFLARE, Part.AGENTCORE, Part.WEB])
+    @pytest.mark.parametrize("part", [Part.WORKER, Part.BEAT, Part.CLOUDFLARE, Part.AGENTCORE, Part.STRIPE, Part.WEB])
     def test_a_killed_part_can_be_started_again_at_the_same_address(self, own: Product, part: Part) -> None:
         before = own.pids[part]
         processes = family(before)

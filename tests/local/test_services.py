@@ -221,6 +221,8 @@ class TestSettings:
             "CLOUDFLARE_API_TOKEN": "given",
             "AWS_ENDPOINT_URL": "https://elsewhere",
             "AWS_PROFILE": "given",
+            "STRIPE_API_URL": "https://elsewhere",
+            "STRIPE_SECRET_KEY": "given",
         }
         with Stack(folder / "stack", given) as stack:
             assert stack.postgres is None
@@ -228,6 +230,8 @@ class TestSettings:
             assert given.items() <= stack.environment.items()
             assert "LOCAL_CLOUDFLARE_PORT" not in stack.environment
             assert "LOCAL_AGENTCORE_PORT" not in stack.environment
+            assert "LOCAL_STRIPE_PORT" not in stack.environment
+            assert "STRIPE_WEBHOOK_SECRETS" not in stack.environment
 
     def test_the_local_aws_is_never_shown_a_laptops_own_keys(self, folder: Path) -> None:
         given = {
@@ -239,6 +243,13 @@ class TestSettings:
         settings = environment.settings_for(folder, environment.keep(folder), given)
         assert settings["AWS_ENDPOINT_URL"] == f"http://127.0.0.1:{settings['LOCAL_AGENTCORE_PORT']}"
         assert "own" not in settings.values()
+
+    def test_the_local_stripe_is_never_shown_a_laptops_own_key(self, folder: Path) -> None:
+        given = {"STRIPE_SECRET_KEY": "sk_live_own", "STRIPE_WEBHOOK_SECRETS": "own", "STRIPE_LIVEMODE": "true"}
+        settings = environment.settings_for(folder, environment.keep(folder), given)
+        assert settings["STRIPE_API_URL"] == f"http://127.0.0.1:{settings['LOCAL_STRIPE_PORT']}"
+        assert settings["STRIPE_SECRET_KEY"].startswith("sk_test_")
+        assert not {"sk_live_own", "own", "true"} & set(settings.values())
 
     def test_a_stack_of_its_own_inherits_no_setting_of_its_caller(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch

@@ -205,8 +205,9 @@ class TestPortal:
             assert requests.post(portal.url, data=data, allow_redirects=False, timeout=10).status_code == 303
             return local.client().v1.subscriptions.retrieve(subscription).to_dict()
 
-        assert do("end")["cancel_at_period_end"] is True
-        assert do("keep")["cancel_at_period_end"] is False
+        ending = do("end")
+        assert ending["cancel_at"] == ending["items"]["data"][0]["current_period_end"]
+        assert do("keep")["cancel_at"] is None
         assert (
             do("change", price="price_local_starter_year")["items"]["data"][0]["price"]["id"]
             == "price_local_starter_year"

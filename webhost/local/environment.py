@@ -123,16 +123,22 @@ def settings_for(directory: Path, kept: Kept, given: Mapping[str, str]) -> dict[
             "CLOUDFLARE_API_URL": f"http://127.0.0.1:{port}/client/v4",
             "CLOUDFLARE_DISPATCH_URL": f"http://127.0.0.1:{port}/invoke",
         }
-    if "STRIPE_API_URL" not in given:
-        port = given.get("LOCAL_STRIPE_PORT", kept["LOCAL_STRIPE_PORT"])
-        settings |= {
-            "LOCAL_STRIPE_PORT": port,  # as with Cloudflare
-            "STRIPE_API_URL": f"http://127.0.0.1:{port}",
-            "STRIPE_SECRET_KEY": kept["STRIPE_SECRET_KEY"],
-            "STRIPE_WEBHOOK_SECRETS": kept["STRIPE_WEBHOOK_SECRETS"],
-        }
     found = settings | dict(given)
+    if "STRIPE_API_URL" not in given:
+        found = _with_local_stripe(found, kept)
     return found if "AWS_ENDPOINT_URL" in given else _with_local_aws(found, kept)
+
+
+def _with_local_stripe(settings: Mapping[str, str], kept: Kept) -> dict[str, str]:
+    """Return settings that name the local Stripe. A laptop's own key, perhaps a live one, has no place there."""
+    port = settings.get("LOCAL_STRIPE_PORT", kept["LOCAL_STRIPE_PORT"])
+    others = {name: value for name, value in settings.items() if name not in {"STRIPE_LIVEMODE", "STRIPE_PAGES"}}
+    return others | {
+        "LOCAL_STRIPE_PORT": port,
+        "STRIPE_API_URL": f"http://127.0.0.1:{port}",
+        "STRIPE_SECRET_KEY": kept["STRIPE_SECRET_KEY"],
+        "STRIPE_WEBHOOK_SECRETS": kept["STRIPE_WEBHOOK_SECRETS"],
+    }
 
 
 def _with_local_aws(settings: Mapping[str, str], kept: Kept) -> dict[str, str]:

@@ -24,6 +24,7 @@ from webhost.local.stripe.objects import (
 
 DECLINED: Final = "4000000000000002"
 PAYS_ONCE: Final = "4000000000000341"
+_NEVER: Final = 2**40
 CARDS: Final = frozenset({"4242424242424242", DECLINED, PAYS_ONCE})
 # The price list that an installation on a laptop starts with: tier, name, cents by the month.
 _CATALOGUE: Final = (("starter", "Starter", 1900), ("pro", "Pro", 9900), ("enterprise", "Enterprise", 49900))
@@ -94,7 +95,7 @@ class Business:
 
     def renew(self, subscription: Subscription) -> Invoice:
         """Begin the next period: end it where that was arranged, else take the payment, or fail to."""
-        if subscription.cancel_at_period_end or subscription.cancel_at:
+        if subscription.cancel_at_period_end or (subscription.cancel_at or _NEVER) <= subscription._end:
             self.cancel(subscription)
             return known(Invoice, subscription.latest_invoice)  # type: ignore[no-any-return]  # of the store
         start = subscription._end

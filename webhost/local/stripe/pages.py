@@ -125,10 +125,10 @@ class Pages:
         names = ", ".join(escape(_named(price)) for _, price in subscription._items)
         ends = datetime.fromtimestamp(subscription._end, UTC)
         body = f"<h2>{names}</h2><p>{escape(subscription.status)}, until {ends:%Y-%m-%d}"
-        body += ", then it ends</p>" if subscription.cancel_at_period_end else "</p>"
+        keep = bool(subscription.cancel_at_period_end or subscription.cancel_at)
+        body += ", then it ends</p>" if keep else "</p>"
         if subscription.status in {"canceled", "incomplete_expired"}:
             return f"<section>{body}</section>"
-        keep = subscription.cancel_at_period_end
         of = {"subscription": subscription.id}
         body += _button("Keep it", do="keep", **of) if keep else _button("End it after this period", do="end", **of)
         body += _button("End it now", do="cancel", **of)
@@ -166,9 +166,10 @@ class Pages:
             raise UserError(404, "No such subscription")
         match form.get("do"):
             case "end":
-                self._business.change(subscription, {"cancel_at_period_end": True})
+                # With flexible billing, the default of new subscriptions, the portal sets a day and no flag.
+                self._business.change(subscription, {"cancel_at": subscription._end})
             case "keep":
-                self._business.change(subscription, {"cancel_at_period_end": False})
+                self._business.change(subscription, {"cancel_at": None, "cancel_at_period_end": False})
             case "cancel":
                 self._business.cancel(subscription)
             case "pay":
