@@ -76,12 +76,15 @@ def subscriptions_of(customer_id: str) -> list[rules.Subscription]:
         return [_whole(s.to_dict()) for s in found.auto_paging_iter()]
 
 
-def live_subscriptions() -> Iterator[tuple[str, str]]:
-    """Yield customer and id of every subscription at Stripe that is not over."""
+def all_subscriptions() -> dict[str, list[rules.Subscription]]:
+    """Return all subscriptions at Stripe that are not over, by customer: a page of a hundred is one call."""
+    found: dict[str, list[rules.Subscription]] = {}
     with _asking():
-        found = client().v1.subscriptions.list({"limit": _PAGE})
-        for subscription in found.auto_paging_iter():
-            yield id_of(subscription.to_dict().get("customer")), subscription.id
+        for subscription in client().v1.subscriptions.list({"limit": _PAGE}).auto_paging_iter():
+            raw = subscription.to_dict()
+            if raw["status"] not in rules.OVER:
+                found.setdefault(id_of(raw.get("customer")), []).append(_whole(raw))
+    return found
 
 
 def _whole(raw: Mapping[str, Any]) -> rules.Subscription:

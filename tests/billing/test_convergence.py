@@ -343,8 +343,8 @@ class TestStatuses:
         converge(alice.customer, source="test", reason="test")
         assert alice.fresh().billing_tier_until is not None
         local_stripe.local("POST", f"/subscriptions/{subscription}/pay")
-        paid = local_stripe.events("invoice.paid") or local_stripe.events("customer.subscription.updated")
-        deliver(local_stripe, paid[0]["id"])
+        told = local_stripe.events("customer.subscription.updated")
+        deliver(local_stripe, next(e["id"] for e in told if e["data"]["object"]["id"] == subscription))
         assert alice.fresh().billing_tier_until is None
 
 
@@ -469,6 +469,31 @@ class TestReconciliation:
         assert entry.pgh_context.metadata["source"] == f"task billing.reconcile {report.pk}"
         again = reconcile()
         assert [d for d in again.drifted if d["customer"] == alice.customer] == []
+
+    def test_customers_who_are_as_stripe_says_are_not_read_one_by_one(
+        self, local_stripe: LocalStripe, payer: Callable[[], Payer]
+    ) -> None:
+        everybody = [payer() for _ in range(5)]
+        for someone, status in zip(everybody, ("active", "canceled", "incomplete", "paused", "active"), strict=True):
+            local_stripe.force(someone.customer, status, (PRO,), event=None)
+        reconcile()
+        read = {someone.customer: customer_row(someone).read_at for someone in everybody}
+        subscription = Subscription.objects.get(account=everybody[4].account)
+        local_stripe.change(subscription.pk, prices=[STARTER], event=None)
+        again = reconcile()
+        ours = [line["customer"] for line in again.drifted if line["customer"] in read]
+        assert ours == [everybody[4].customer]
+        anew = [s.customer for s in everybody if customer_row(s).read_at != read[s.customer]]
+        assert anew == ours
+
+    def test_while_stripe_is_away_the_report_says_so_and_nothing_changes(
+        self, local_stripe: LocalStripe, alice: Payer
+    ) -> None:
+        local_stripe.force(alice.customer, "active", (PRO,), event=None)
+        local_stripe.fail(500, count=2)
+        report = reconcile()
+        assert report.unread == [{"customer": "all of them", "why": "StripeAwayError"}]
+        assert alice.tier == "free"
 
     def test_subscriptions_of_strangers_are_reported_and_nobody_gets_them(self, local_stripe: LocalStripe) -> None:
         stranger = local_stripe.customer("charlie@example.com")

@@ -125,6 +125,7 @@ class TestTheTurnOfTheMonth:
         parameters = {
             "account": caller.account_id, "agent": caller.agent_id, "deployment": caller.deployment_id, "token": None,
             "runtime": "cloudflare", "capabilities": [], "tools": [], "lifetime": 60, "trace": "", "session": "",
+            "delegated_by": "",
         }  # fmt: skip
         with ledger.db.hot_connection() as connection, connection.transaction():
             connection.execute("SET LOCAL TIME ZONE 'Asia/Kolkata'")

@@ -27,7 +27,7 @@ from tests.telemetry.workload import Workload, settle_down
 from webhost import db
 from webhost.ids import new_id
 
-pytestmark = pytest.mark.usefixtures("live_db")
+pytestmark = pytest.mark.usefixtures("live_db", "nobody_sweeps")
 
 NOON = datetime(2031, 5, 15, 12, tzinfo=UTC)
 MAY = NOON.date().replace(day=1)

@@ -60,7 +60,7 @@ def test_only_what_is_for_everybody_needs_no_credentials() -> None:
         for operation in path.values()
         if not any(operation.get("security", [])) or {} in operation["security"]
     }
-    assert open_to_all == {"listTiers", "reportUsage"}
+    assert open_to_all == {"listTiers", "reportUsage", "receiveStripeEvent"}
 
 
 @pytest.mark.usefixtures("live_db")
