@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from django.urls import path
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -14,7 +15,9 @@ from billing.actions import checkout
 from billing.actions.receive import receive_event
 from entitlements.authentication import account_of
 from entitlements.enums import Interval
+from entitlements.idempotency import IDEMPOTENCY_PARAMETER, Fate, Found, Replay, remembered
 from webhost.api import ApiView, StrictSerializer, validated
+from webhost.ids import new_id
 from webhost.wire import client_address
 
 SIGNATURE_HEADER = "Stripe-Signature"
@@ -33,15 +36,29 @@ class AddressOutput(serializers.Serializer[Any]):
     url = serializers.URLField()
 
 
+def _opened(_: UUID) -> Found:
+    # Opening once more is harmless: it closes what was opened before.
+    return Found(Fate.NOTHING_YET)
+
+
 class CheckoutView(ApiView):
     """Buy a tier."""
 
-    @extend_schema(operation_id="openCheckout", tags=["billing"], request=CheckoutInput, responses={200: AddressOutput})
+    @extend_schema(
+        operation_id="openCheckout",
+        tags=["billing"],
+        request=CheckoutInput,
+        responses={200: AddressOutput},
+        parameters=[IDEMPOTENCY_PARAMETER],
+    )
     def post(self, request: Request) -> Response:
         """Return the page at which the tier is bought, or the change to it confirmed. Changes nothing by itself."""
         given = validated(CheckoutInput, request.data)
-        url = checkout.open_checkout(account_of(request), given["tier"], Interval(given["interval"]))
-        return Response({"url": url})
+        with remembered(request, "billing.checkout", new_id(), outcome_of=_opened) as memory:
+            if isinstance(memory, Replay):
+                return memory.response()
+            url = checkout.open_checkout(account_of(request), given["tier"], Interval(given["interval"]))
+            return memory.keep(Response({"url": url}))
 
 
 class PortalView(ApiView):

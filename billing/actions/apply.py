@@ -144,10 +144,10 @@ def _verdict(customer: Customer, before: rules.Held) -> rules.Verdict:
 def _note(customer: Customer, verdict: rules.Verdict) -> tuple[str, ...]:
     """Keep how the subscriptions are, for people; return the ids of those that were noted otherwise."""
     known = {s.pk: s for s in Subscription.objects.filter(customer=customer)}
-    changed = []
+    prices, changed = priced_tiers(), []
     for reading in verdict.readings:
         now = reading.subscription
-        tier = rules.tier_of(now.items, priced_tiers())
+        tier = rules.tier_of(now.items, prices)
         past_due = now.status == rules.Status.PAST_DUE
         values: dict[str, Any] = {
             "status": now.status[:40],

@@ -93,6 +93,13 @@ class TestCheckout:
         assert requests.post(first, data={"card": "4242424242424242"}, timeout=10).status_code == 410
         assert buy(second).status_code == 303
 
+    def test_a_repeat_with_its_key_gets_the_same_page_and_closes_nothing(self, api: Api) -> None:
+        first = api.post("/v1/billing/checkout", {"tier": "pro"}, idempotency_key="once")
+        again = api.post("/v1/billing/checkout", {"tier": "pro"}, idempotency_key="once")
+        assert first.json == again.json
+        assert again.headers["Idempotency-Replayed"] == "true"
+        assert buy(again.json["url"]).status_code == 303
+
     def test_who_pays_already_is_led_to_confirm_the_change(self, api: Api, local_stripe: LocalStripe) -> None:
         buy(api.post("/v1/billing/checkout", {"tier": "starter"}).json["url"])
         answer = api.post("/v1/billing/checkout", {"tier": "pro"})
