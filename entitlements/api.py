@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from django.db.models import Prefetch
 from django.urls import path
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
@@ -15,9 +16,9 @@ from entitlements import rules
 from entitlements.actions.standing import AccountStanding, read_standing
 from entitlements.actions.tokens import create_token, revoke_token
 from entitlements.authentication import account_of, caller_of
-from entitlements.enums import Scope
+from entitlements.enums import Interval, Scope
 from entitlements.idempotency import IDEMPOTENCY_PARAMETER, Fate, Found, Replay, remembered
-from entitlements.models import ApiToken, Tier
+from entitlements.models import ApiToken, Tier, TierPrice
 from webhost.api import ApiView, PublicId, StrictSerializer, validated
 from webhost.errors import ConflictError
 from webhost.ids import Prefix, new_id, parse_id, public_id
@@ -134,6 +135,14 @@ class MeView(ApiView):
 # --- Tiers ----------------------------------------------------------------------------------------
 
 
+class PriceOutput(serializers.Serializer[Any]):
+    """What a tier costs."""
+
+    interval = serializers.ChoiceField(choices=[i.value for i in Interval])
+    amountCents = serializers.IntegerField(source="amount_cents")
+    currency = serializers.CharField()
+
+
 class TierOutput(serializers.Serializer[Any]):
     """A tier on the price list."""
 
@@ -142,6 +151,7 @@ class TierOutput(serializers.Serializer[Any]):
     description = serializers.CharField(allow_blank=True)
     isDefault = serializers.BooleanField(source="is_default")
     entitlements = EntitlementsOutput(source="shown")
+    prices = PriceOutput(many=True, help_text="None: it cannot be bought, or costs nothing.")
 
 
 class TiersOutput(serializers.Serializer[Any]):
@@ -158,7 +168,8 @@ class TiersView(ApiView):
     @extend_schema(operation_id="listTiers", tags=["account"], auth=[], responses={200: TiersOutput})
     def get(self, request: Request) -> Response:  # noqa: ARG002 - DRF's signature
         """Return the tiers that are sold."""
-        tiers = list(Tier.objects.filter(is_public=True, retired_at__isnull=True).order_by("rank"))
+        sold = Prefetch("prices", TierPrice.objects.filter(is_sold=True, amount_cents__isnull=False), to_attr="sold")
+        tiers = Tier.objects.filter(is_public=True, retired_at__isnull=True).order_by("rank").prefetch_related(sold)
         items = [
             {
                 "slug": tier.slug,
@@ -166,6 +177,7 @@ class TiersView(ApiView):
                 "description": tier.description,
                 "is_default": tier.is_default,
                 "shown": _shown(rules.get_entitlements_for_tier(tier.values())),
+                "prices": tier.sold,
             }
             for tier in tiers
         ]

@@ -149,6 +149,16 @@ class TestPortal:
         assert (account.billing_tier, account.billing_tier_until) == (Tier.objects.get(slug="pro"), None)
 
 
+class TestThePriceList:
+    def test_says_what_a_tier_costs(self, local_stripe: LocalStripe) -> None:
+        items = {item["slug"]: item["prices"] for item in Api().get("/v1/tiers").json["items"]}
+        assert items["pro"] == [
+            {"interval": "month", "amountCents": 9900, "currency": "usd"},
+            {"interval": "year", "amountCents": 99000, "currency": "usd"},
+        ]
+        assert items["free"] == []
+
+
 class TestThePage:
     @pytest.fixture
     def browser(self, local_stripe: LocalStripe) -> tuple[Client, Account]:
