@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -13,6 +14,7 @@ from django.db import DatabaseError, connection, transaction
 
 from billing.stripe_api import id_of
 from webhost.errors import InvalidRequestError, UnauthenticatedError, UnavailableError, WebhostError
+from webhost.notes import worth_noting
 from webhost.queue import send_on_commit
 from webhost.strict_json import StrictJsonError, parse_strict
 from webhost.tracing import current_trace_id
@@ -21,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 TOLERANCE_SECONDS: Final = 300
 _LONGEST_HEADER: Final = 4096
-_LONGEST_ID: Final = 255
+_PLAIN: Final = re.compile(r"[\x21-\x7e]{1,255}")  # what ids and types of Stripe are made of
 
 # The first delivery of an event is the one that is kept; the database decides which of two at once that is.
 _KEEP: Final = """
@@ -108,7 +110,7 @@ def _facts(event: Any, body: bytes) -> Delivered:
     if not isinstance(event, dict) or event.get("object") != "event":
         raise refuse("object")
     for name in ("id", "type"):
-        if not isinstance(event.get(name), str) or not 0 < len(event[name]) <= _LONGEST_ID:
+        if not isinstance(event.get(name), str) or not _PLAIN.fullmatch(event[name]):
             raise refuse(name)
     created = event.get("created")
     if not isinstance(created, int) or isinstance(created, bool) or not 0 <= created < 2**33:
@@ -118,12 +120,15 @@ def _facts(event: Any, body: bytes) -> Delivered:
     if not isinstance(thing, dict):
         raise refuse("data.object")
     customer = id_of(thing if thing.get("object") == "customer" else thing.get("customer"))
+    for path, found in (("data.object.customer", customer), ("data.object.id", id_of(thing))):
+        if found and not _PLAIN.fullmatch(found):
+            raise refuse(path)
     return Delivered(
         event_id=event["id"],
         type=event["type"][:120],
-        api_version=str(event.get("api_version") or "")[:60],
-        customer_id=customer[:_LONGEST_ID],
-        object_id=id_of(thing)[:_LONGEST_ID],
+        api_version=str(event.get("api_version") or "").replace("\x00", "")[:60],
+        customer_id=customer,
+        object_id=id_of(thing),
         created_at=datetime.fromtimestamp(created, UTC),
         body=body,
     )
@@ -152,7 +157,8 @@ def receive_event(body: bytes, header: str | None, address: str) -> int:
 
 def note_refusal(reason: str, address: str) -> None:
     """Count a refused delivery. A database that is away is no reason to answer otherwise."""
-    logger.warning("A delivery to the Stripe webhook was refused: %s.", reason)
+    if seen := worth_noting(f"stripe {reason}"):
+        logger.warning("Refused %d deliveries to the Stripe webhook: %s.", seen, reason)
     try:
         with connection.cursor() as cursor:
             cursor.execute(_NOTE, {"reason": reason, "address": address[:45], "trace": current_trace_id()})
