@@ -8,6 +8,7 @@ actions/apply.py, which says why.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,8 +25,10 @@ from billing.errors import CustomerGoneError, StripeAwayError, StripeRefusedErro
 
 logger = logging.getLogger(__name__)
 
-_TIMEOUT_SECONDS: Final = 10
+_TIMEOUT_SECONDS: Final = (3, 10)  # to connect, and for an answer
+_PAUSE_SECONDS: Final = 30
 _PAGE: Final = 100
+_away_until = 0.0
 
 
 @cache
@@ -47,10 +50,21 @@ def client() -> StripeClient:
 
 @contextmanager
 def _asking() -> Iterator[None]:
-    """Turn what the library raises into our refusals: away (try again), gone, or refused."""
+    """Turn what the library raises into our refusals: away (try again), gone, or refused.
+
+    Who could not reach Stripe costs its process half a minute of not trying: a worker that waits for time-outs
+    one event after the other would not keep the books meanwhile.
+    """
+    global _away_until  # noqa: PLW0603 - one Stripe, one process, one state
+    if time.monotonic() < _away_until:
+        raise StripeAwayError
     try:
         yield
-    except (stripe.APIConnectionError, stripe.RateLimitError) as error:
+    except stripe.APIConnectionError as error:
+        _away_until = time.monotonic() + _PAUSE_SECONDS
+        logger.warning("Stripe cannot be reached; it is left alone for %d seconds.", _PAUSE_SECONDS)
+        raise StripeAwayError from error
+    except stripe.RateLimitError as error:
         raise StripeAwayError from error
     except stripe.InvalidRequestError as error:
         if error.code == "resource_missing" and error.param in {"customer", "id"}:

@@ -11,6 +11,7 @@ import pytest
 from django.conf import settings as live_settings
 from django.test import Client
 
+from billing import stripe_api
 from billing.actions import checkout
 from billing.actions.apply import apply_event
 from billing.actions.prices import import_prices
@@ -44,6 +45,7 @@ def stripe_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStr
 def local_stripe(stripe_server: LocalStripe, live_db: None, nobody_sweeps: None, settings: Any) -> LocalStripe:
     """That Stripe, in use, with its price list known to the tiers."""
     settings.STRIPE_API_URL = stripe_server.url
+    stripe_api._away_until = 0.0
     stripe_server.hold()
     import_prices(actor="test", reason="For tests", source=ChangeSource.COMMAND)
     return stripe_server

@@ -14,17 +14,21 @@ from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from billing import stripe_api
 from billing.actions.apply import converge, forget_old, replay_event, sweep
 from billing.actions.prices import add_price
 from billing.actions.reconcile import reconcile
+from billing.errors import StripeAwayError
 from billing.models import BillingProblem, Customer, EventState, StripeEvent, Subscription
 from entitlements.actions.accounts import account_fingerprint, change_account
 from entitlements.models import Tier, TierPrice
 from tests.api import at_once
 from tests.billing.conftest import Payer, applied, customer_row, deliver, post
 from tests.billing.local_stripe import LocalStripe
+from tests.e2e.customers import until
 from tests.factories import make_tier
 from webhost.errors import WebhostError
+from webhost.local.processes import accepts
 
 PRO, STARTER = "price_local_pro_month", "price_local_starter_month"
 DAY = 86_400
@@ -138,6 +142,24 @@ class TestFailures:
         sweep(timezone.now() + timedelta(minutes=1))
         failed.refresh_from_db()
         assert failed.state == EventState.DONE
+        assert alice.tier == "pro"
+
+    def test_who_could_not_reach_stripe_does_not_wait_for_it_again_at_once(
+        self, local_stripe: LocalStripe, alice: Payer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        local_stripe.force(alice.customer, "active", (PRO,), event=None)
+        local_stripe.local("POST", "/faults", fault="refuse", seconds=2)
+        assert until(lambda: not accepts(local_stripe.port))
+        with pytest.raises(StripeAwayError):
+            converge(alice.customer, source="test", reason="test")
+        assert until(lambda: accepts(local_stripe.port))
+        before = local_stripe.calls()["total"]
+        with pytest.raises(StripeAwayError):
+            converge(alice.customer, source="test", reason="test")
+        assert local_stripe.calls()["total"] == before
+        assert alice.tier == "free"
+        monkeypatch.setattr(stripe_api, "_away_until", 0.0)  # half a minute later
+        converge(alice.customer, source="test", reason="test")
         assert alice.tier == "pro"
 
     def test_two_deliveries_at_the_same_moment_are_one_change(self, local_stripe: LocalStripe, alice: Payer) -> None:
@@ -354,8 +376,6 @@ class TestOlderShapes:
         self, local_stripe: LocalStripe, alice: Payer, version: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         import stripe
-
-        from billing import stripe_api
 
         end = int(time.time()) + 9 * DAY
         local_stripe.force(

@@ -46,7 +46,8 @@ async def serve(port: int, directory: Path) -> None:
         for task in waiting:
             task.cancel()
         await site.stop()
-        if control.away.is_set():
+        if control.away.is_set() and runner.server is not None:
+            await runner.server.shutdown(timeout=0)  # those who are connected, too
             control.away.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopped.wait(), control.away_seconds)
