@@ -23,7 +23,7 @@ from entitlements.models import Account, PeriodCounter, Tier
 from webhost.errors import ConflictError, InvalidRequestError, NotFoundError
 
 EDITABLE_FIELDS = (
-    "email", "is_active", "support_tier", "support_tier_until", "is_staff", "is_superuser",
+    "email", "is_active", "support_tier", "support_tier_until", "is_staff", "is_superuser", "groups",
 )  # fmt: skip
 # What goes with an account when it is deleted. Anything of another app is a reason not to delete it.
 _OWN_APPS = frozenset({"entitlements", "admin", "auth"})
@@ -67,6 +67,7 @@ def create_account(
         with problems_as_issues():
             account.full_clean()
         account.save()
+        _set_groups(account, values)
     return account
 
 
@@ -98,7 +99,14 @@ def change_account(
             with problems_as_issues():
                 account.full_clean()
             account.save(update_fields=changed)
+        _set_groups(account, values)
     return account
+
+
+def _set_groups(account: Account, values: Mapping[str, Any]) -> None:
+    """Put staff into groups. A membership is a row of its own, and so is its entry in the history."""
+    if "groups" in values:
+        account.groups.set(values["groups"])
 
 
 def set_billing_tier(
@@ -119,7 +127,7 @@ def set_billing_tier(
 
 def _set(account: Account, values: Mapping[str, Any], reason: str) -> list[str]:
     """Set values, and what follows from them: why it is disabled, why it has this tier."""
-    wanted = dict(values)
+    wanted = {name: value for name, value in values.items() if name != "groups"}
     if "email" in wanted:
         wanted["email"] = wanted["email"].strip().lower()
     if "support_tier" in wanted and wanted["support_tier"] is None:

@@ -36,6 +36,9 @@ def written_by(actor: str, reason: str, source: ChangeSource = ChangeSource.ADMI
 def fingerprint(row: Model, fields: Iterable[str]) -> str:
     """Return a digest of a row's values, so that a form can tell that somebody changed them meanwhile."""
     values = model_to_dict(row, fields=list(fields))
+    values = {
+        name: sorted(str(v) for v in value) if isinstance(value, list) else value for name, value in values.items()
+    }
     return hashlib.sha256(repr(sorted(values.items())).encode()).hexdigest()[:32]
 
 

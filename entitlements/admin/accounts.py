@@ -29,7 +29,7 @@ from entitlements.models import Account, Override, Tier
 from webhost.errors import ForbiddenError, NotFoundError
 from webhost.ids import Prefix, public_id
 
-_RIGHTS = ("is_staff", "is_superuser")
+_RIGHTS = ("is_staff", "is_superuser", "groups")
 
 
 class AccountForm(ReasonForm):
@@ -104,13 +104,13 @@ class AccountAdmin(ActionAdmin):
                 "description": "While it lasts it is in force over what is paid for. Empty: what is paid for counts.",
             },
         ),
-        ("Rights", {"fields": (_RIGHTS,)}),
+        ("Rights", {"fields": (_RIGHTS[:2], "groups")}),
     )
     add_fieldsets: ClassVar[Any] = (
         ("Why", {"fields": ("why", "seen")}),
         ("Account", {"fields": (("email", "name"), "password", "is_active")}),
         ("Tier set by support", {"fields": ("support_tier", "support_tier_until")}),
-        ("Rights", {"fields": (_RIGHTS,)}),
+        ("Rights", {"fields": (_RIGHTS[:2], "groups")}),
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Account]:
@@ -135,8 +135,9 @@ class AccountAdmin(ActionAdmin):
         return bool(super().has_change_permission(request, obj))
 
     def get_readonly_fields(self, request: HttpRequest, obj: Account | None = None) -> tuple[str, ...]:
-        """Leave rights to superusers, and a name to its owner."""
-        rights = () if request.user.is_superuser else _RIGHTS
+        """Leave rights and addresses to superusers, and a name to its owner."""
+        # An address is where a new password is sent: changing one is taking the account over.
+        rights = () if request.user.is_superuser else _RIGHTS if obj is None else ("email", *_RIGHTS)
         return rights if obj is None else ("name", *rights)
 
     def get_form(self, request: HttpRequest, obj: Account | None = None, change: bool = False, **kwargs: Any) -> Any:  # noqa: FBT001, FBT002 - Django's hook

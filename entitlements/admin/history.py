@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.auth.models import Group
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
@@ -16,7 +17,7 @@ from pghistory.models import Events
 
 from entitlements.admin.base import ReadOnlyAdmin, account_id_in
 from entitlements.display import shown
-from entitlements.models import Tier
+from entitlements.models import Account, Tier
 
 _VERBS = {"insert": "created", "update": "changed", "delete": "deleted"}
 # What names a row to people, whatever kind it is.
@@ -146,6 +147,8 @@ class HistoryAdmin(ReadOnlyAdmin):
         data: Mapping[str, Any] = event.pgh_data or {}
         name = next((str(data[key]) for key in _NAMES if data.get(key) not in (None, "")), event.pgh_obj_id)
         app, _, model = str(event.pgh_obj_model).partition(".")
+        if model == "GroupMembership":
+            return _membership(data)
         text = f"{model.lower()} {name}"
         try:
             url = reverse(f"admin:{app}_{model.lower()}_change", args=[event.pgh_obj_id])
@@ -197,6 +200,13 @@ class HistoryAdmin(ReadOnlyAdmin):
         data = event.pgh_data or {}
         lines = [(_column(name), _value(name, value)) for name, value in sorted(data.items())]
         return format_html_join(format_html("<br>"), "{}: {}", lines)
+
+
+def _membership(data: Mapping[str, Any]) -> str:
+    """Name who is, or was, in which group of staff; both may be gone by now."""
+    group = Group.objects.filter(pk=data["group_id"]).first()
+    account = Account.objects.filter(pk=data["account_id"]).first()
+    return f"group {group or data['group_id']} of {account or data['account_id']}"
 
 
 def _column(name: str) -> str:

@@ -101,6 +101,14 @@ class Account(AbstractBaseUser, PermissionsMixin):  # type: ignore[django-manage
         return f"acc_{self.id.hex}"
 
 
+@pghistory.track(pghistory.InsertEvent(), pghistory.DeleteEvent(), obj_field=None, append_only=True)
+class GroupMembership(Account.groups.through):  # type: ignore[name-defined,misc]  # made by Django
+    """Who is in which group of staff, for the audit log."""
+
+    class Meta:
+        proxy = True
+
+
 class ApiToken(AbstractAuthToken):  # type: ignore[misc]  # knox is untyped
     """A bearer token: stored hashed, named, scoped, expiring, revocable."""
 

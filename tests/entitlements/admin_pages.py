@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import Model
+from django.forms import ModelMultipleChoiceField
 from django.test import Client
 from django.urls import reverse
 
@@ -39,6 +40,8 @@ class Staff:
             if hasattr(field.field.widget, "widgets"):
                 parts = field.field.widget.decompress(value)
                 data |= {f"{field.html_name}_{i}": "" if p is None else str(p) for i, p in enumerate(parts)}
+            elif isinstance(field.field, ModelMultipleChoiceField):
+                data[field.html_name] = [str(getattr(v, "pk", v)) for v in value or []]
             elif isinstance(value, bool):
                 data |= {field.html_name: "on"} if value else {}
             else:
