@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+
 import pytest
 from django.db import DatabaseError, connection, transaction
 from django.test import Client
 from django.urls import reverse
 
-from entitlements.models import Adjustment, Denial, Tier
+from entitlements.models import Account, Adjustment, Denial, Tier
 from tests.entitlements.admin_pages import Staff, history, said
 from tests.factories import make_account, make_tier
 from webhost.period import parse_key
@@ -39,6 +41,27 @@ class TestReadingTheLog:
         Tier.objects.filter(pk=tier.pk).update(max_agents=9)
         page = said(stella.client.get(LOG, {"object": f"entitlements.Tier:{tier.pk}"}))
         assert "max agents: 3 → 9 not recorded no reason given" in page
+
+    def test_it_is_exported_as_it_is_filtered_and_no_cell_is_a_formula(self, stella: Staff) -> None:
+        tier, other = make_tier(max_requests_per_period=1000), make_tier(max_agents=1)
+        stella.change(tier, max_requests_per_period="2000", why="=HYPERLINK(1)")
+        stella.change(other, max_agents="2")
+        page = said(stella.client.get(LOG, {"object": f"entitlements.Tier:{tier.pk}"}))
+        assert "Download this list as CSV" in page
+        answer = stella.client.get(f"{LOG}export.csv", {"object": f"entitlements.Tier:{tier.pk}"})
+        assert answer.headers["Content-Type"] == "text/csv; charset=utf-8"
+        head, *rows = csv.reader(b"".join(answer).decode().splitlines())
+        assert head[:6] == ["when (UTC)", "kind", "row", "did", "who", "why"]
+        assert [row[3] for row in rows] == ["changed", "created"]
+        assert rows[0][1:6] == ["entitlements.Tier", str(tier.pk), "changed", stella.account.email, "'=HYPERLINK(1)"]
+        assert "max_requests_per_period: 1000 -> 2000" in rows[0][-1]
+
+    def test_it_is_exported_only_to_who_may_read_it(self) -> None:
+        account = make_account("steve")
+        Account.objects.filter(pk=account.pk).update(is_staff=True)
+        staff = Staff(Account.objects.get(pk=account.pk))
+        assert staff.client.get(f"{LOG}export.csv").status_code == 403
+        assert Client().get(f"{LOG}export.csv").status_code == 302
 
     def test_it_tells_everything_of_one_account(self, stella: Staff) -> None:
         account, other = make_account("alice", max_agents=3), make_account("charlie")
