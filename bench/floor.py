@@ -117,6 +117,7 @@ def application(environ: dict[str, Any], start_response: StartResponse) -> Itera
             "agent": target["agent_id"],
             "deployment": target["deployment_id"],
             "token": token["id"],
+            "delegated_by": "",
             "runtime": target["runtime_provider"],
             "capabilities": target["capabilities"],
             "tools": [],

@@ -67,11 +67,7 @@ class AdmitLayer:
 def admit_layer(caller: Caller, calls: int, rounds: int) -> AdmitLayer:
     """Measure the action beside its own statement on eight connections, in turn; return the median round."""
     subject = _subject(caller)
-    parameters = {
-        "account": subject.account_id, "agent": subject.agent_id, "deployment": subject.deployment_id, "token": None,
-        "runtime": subject.runtime, "capabilities": [], "tools": [], "lifetime": 90, "trace": "", "session": "",
-        "at": None, **ledger.NOTHING.measures(),
-    }  # fmt: skip
+    parameters = ledger.admit_parameters(new_id(), subject)
     statement, names = numbered(ADMIT)
     own = threading.local()
     opened: list[psycopg.Connection[dict[str, object]]] = []

@@ -79,7 +79,7 @@ class Judged:
     row: Mapping[str, Any]
 
 
-def judge(
+def admit_parameters(
     admission_id: UUID,
     subject: Subject,
     *,
@@ -87,13 +87,9 @@ def judge(
     trace_id: str = "",
     session_id: str = "",
     at: datetime | None = None,
-) -> Judged | None:
-    """Count the request and hold the estimate if every limit still fits; one statement, one round trip.
-
-    None: no such account. Not admitted: some limit was full, and nothing was written. A repeat with
-    the same id after a lost answer finds its own admission and does not count again.
-    """
-    parameters = {
+) -> dict[str, Any]:
+    """Return what the admit statement is given, by name; here alone, for whoever runs it."""
+    return {
         "id": admission_id,
         "account": subject.account_id,
         "agent": subject.agent_id,
@@ -109,6 +105,25 @@ def judge(
         "at": at,
         **estimate.measures(),
     }
+
+
+def judge(
+    admission_id: UUID,
+    subject: Subject,
+    *,
+    estimate: Usage = NOTHING,
+    trace_id: str = "",
+    session_id: str = "",
+    at: datetime | None = None,
+) -> Judged | None:
+    """Count the request and hold the estimate if every limit still fits; one statement, one round trip.
+
+    None: no such account. Not admitted: some limit was full, and nothing was written. A repeat with
+    the same id after a lost answer finds its own admission and does not count again.
+    """
+    parameters = admit_parameters(
+        admission_id, subject, estimate=estimate, trace_id=trace_id, session_id=session_id, at=at
+    )
     try:
         rows, repeated = db.run_surely(SQL["admit"], parameters)
     except psycopg.errors.UniqueViolation:

@@ -122,15 +122,11 @@ class TestTheTurnOfTheMonth:
 
     def test_the_session_of_the_database_may_have_any_zone(self) -> None:
         caller = alice()
-        parameters = {
-            "account": caller.account_id, "agent": caller.agent_id, "deployment": caller.deployment_id, "token": None,
-            "runtime": "cloudflare", "capabilities": [], "tools": [], "lifetime": 60, "trace": "", "session": "",
-            "delegated_by": "",
-        }  # fmt: skip
+        subject = ledger.Subject(caller.account_id, caller.agent_id, caller.deployment_id, "cloudflare", 60)
         with ledger.db.hot_connection() as connection, connection.transaction():
             connection.execute("SET LOCAL TIME ZONE 'Asia/Kolkata'")
             for at in (datetime(2026, 11, 1, tzinfo=UTC) - TICK, datetime(2026, 11, 1, tzinfo=UTC)):
-                connection.execute(ledger.SQL["admit"], parameters | {"id": new_id(), "at": at} | used().measures())
+                connection.execute(ledger.SQL["admit"], ledger.admit_parameters(new_id(), subject, at=at))
         assert caller.counter(date(2026, 10, 1)).used_requests == 1
         assert caller.counter(date(2026, 11, 1)).used_requests == 1
 
