@@ -257,6 +257,7 @@ USE_THOUSAND_SEPARATOR = True
 DATE_FORMAT = "Y-m-d"
 DATETIME_FORMAT = "Y-m-d H:i"
 vars().update(env.email("EMAIL_URL", default="consolemail://"))
+EMAIL_TIMEOUT = 10  # a mail server that hangs must not keep a worker from the books
 DEFAULT_FROM_EMAIL = env("DEFAULT_FROM_EMAIL", default=SUPPORT_EMAIL)
 
 REST_FRAMEWORK = {
