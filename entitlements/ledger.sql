@@ -127,9 +127,9 @@ WITH who AS (
     INSERT INTO entitlements_admission (id, account_id, agent_id, deployment_id, token_id, runtime, source, outcome,
         period, tier, tier_version, overrides, admitted_at, expires_at, trace_id, session_id, delegated_by,
         limit_requests, limit_tokens, limit_compute_ms, limit_tool_calls, limit_code_ms, limit_browser_sessions,
-        limit_in_flight,
+        limit_in_flight, limit_minute,
         then_requests, then_tokens, then_compute_ms, then_tool_calls, then_code_ms, then_browser_sessions,
-        then_in_flight,
+        then_in_flight, then_minute,
         held_tokens, held_compute_ms, held_tool_calls, held_code_ms, held_browser_sessions)
     SELECT %(id)s::uuid, w.account_id, %(agent)s::uuid, %(deployment)s::uuid, %(token)s::uuid, %(runtime)s, 'gateway',
         'open', w.period, w.tier, w.tier_version,
@@ -137,10 +137,10 @@ WITH who AS (
              THEN jsonb_build_object('ids', w.override_ids, 'values', w.override_values) END,
         w.at, w.expires_at, %(trace)s, %(session)s, %(delegated_by)s,
         w.limit_requests, w.limit_tokens, w.limit_compute_ms, w.limit_tool_calls, w.limit_code_ms,
-        w.limit_browser_sessions, w.limit_in_flight,
+        w.limit_browser_sessions, w.limit_in_flight, w.limit_minute,
         c.used_requests, c.used_tokens + c.held_tokens, c.used_compute_ms + c.held_compute_ms,
         c.used_tool_calls + c.held_tool_calls, c.used_code_ms + c.held_code_ms,
-        c.used_browser_sessions + c.held_browser_sessions, c.in_flight + w.carried,
+        c.used_browser_sessions + c.held_browser_sessions, c.in_flight + w.carried, c.minute_requests,
         %(tokens)s::bigint, %(compute_ms)s::bigint, %(tool_calls)s::bigint, %(code_ms)s::bigint,
         %(browser_sessions)s::bigint
       FROM seen w CROSS JOIN counter c

@@ -154,6 +154,7 @@ class Admission(models.Model):
     limit_code_ms = _number()
     limit_browser_sessions = _number()
     limit_in_flight = _number()
+    limit_minute = _number()
     then_requests = _number()
     then_tokens = _number()
     then_compute_ms = _number()
@@ -161,6 +162,7 @@ class Admission(models.Model):
     then_code_ms = _number()
     then_browser_sessions = _number()
     then_in_flight = _number()
+    then_minute = _number()
 
     # What was set aside at admission; it never changes afterwards.
     held_tokens = _count()
@@ -220,7 +222,7 @@ class Admission(models.Model):
                 | Q(
                     *[
                         Q(**{f"limit_{m}__isnull": True}) | Q(**{f"then_{m}__lte": F(f"limit_{m}")})
-                        for m in (*MEASURES, "in_flight")
+                        for m in (*MEASURES, "in_flight", "minute")
                     ]
                 ),
             ),

@@ -60,9 +60,10 @@ class MeasuresOutput(serializers.Serializer[Any]):
 
 
 class StandingOutput(MeasuresOutput):
-    """The same, and invocations at once."""
+    """The same, invocations at once, and in the minute (null in receipts of before it was kept)."""
 
     concurrency = serializers.IntegerField(allow_null=True)
+    requestsPerMinute = serializers.IntegerField(allow_null=True)
 
 
 class ChargedOutput(serializers.Serializer[Any]):
@@ -134,12 +135,12 @@ class ReceiptOutput(serializers.Serializer[Any]):
     @extend_schema_field(StandingOutput)
     def get_limits(self, receipt: Admission) -> dict[str, Any]:
         """Return the limits that it was judged by."""
-        return _numbers(receipt, "limit") | {"concurrency": receipt.limit_in_flight}
+        return _numbers(receipt, "limit") | _rates(receipt.limit_in_flight, receipt.limit_minute)
 
     @extend_schema_field(StandingOutput)
     def get_counters(self, receipt: Admission) -> dict[str, Any]:
         """Return what was used and held just after, this invocation included."""
-        return _numbers(receipt, "then") | {"concurrency": receipt.then_in_flight}
+        return _numbers(receipt, "then") | _rates(receipt.then_in_flight, receipt.then_minute)
 
     @extend_schema_field(MeasuresOutput)
     def get_held(self, receipt: Admission) -> dict[str, Any]:
@@ -153,6 +154,10 @@ class ReceiptOutput(serializers.Serializer[Any]):
             "tokensEstimated": receipt.tokens_estimated,
             "isEstimate": receipt.estimate_stands,
         }
+
+
+def _rates(at_once: int | None, a_minute: int | None) -> dict[str, Any]:
+    return {LimitType.CONCURRENCY.value: at_once, LimitType.REQUESTS_PER_MINUTE.value: a_minute}
 
 
 def _numbers(receipt: Admission, kind: str) -> dict[str, Any]:

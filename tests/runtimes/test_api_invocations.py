@@ -62,6 +62,7 @@ class TestReceipts:
         assert receipt["sessionId"] == answer.json["sessionId"]
         assert (receipt["limits"]["requests"], receipt["counters"]["requests"]) == (5, 1)
         assert receipt["counters"]["concurrency"] == 1
+        assert receipt["counters"]["requestsPerMinute"] == 1
         assert receipt["overrides"]["maxRequestsPerPeriod"] == 5
         assert receipt["tier"]["slug"] == "free"
         assert receipt["usage"] == {
