@@ -7,13 +7,14 @@ from typing import Any
 import psycopg
 import pytest
 from django.core.exceptions import ValidationError
-from django.db import IntegrityError, ProgrammingError, transaction
+from django.db import DatabaseError, IntegrityError, ProgrammingError, connection, transaction
 from django.db.models import ProtectedError
 from django.utils import timezone
 
 from entitlements import ledger
 from entitlements.models import Account, Adjustment, Admission, Denial, Override, PeriodCounter, Tier, TierPrice
 from entitlements.models.tiers import LIMIT_FIELDS, MOST
+from tests.entitlements.admin_pages import history
 from tests.entitlements.callers import SUCCEEDED, alice, expire, receipt, used
 from tests.factories import make_account, make_tier
 from webhost import db
@@ -295,3 +296,39 @@ class TestTheRest:
         assert Adjustment.objects.filter(account_id=caller.account_id).exists()
         with pytest.raises(psycopg.errors.RaiseException), db.hot_connection() as connection:
             connection.execute(statement.format(f"entitlements_{table}"))
+
+
+class TestTriggers:
+    """Nobody switches them off, and one more row costs what each before it did."""
+
+    @pytest.mark.case("ADM-01")
+    def test_no_session_makes_history_look_away(self) -> None:
+        tier = make_tier(max_agents=3)
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT set_config('pgtrigger.ignore',"
+                " (SELECT array_agg(DISTINCT tgname)::text FROM pg_trigger WHERE NOT tgisinternal), true)"
+            )
+            cursor.execute("UPDATE entitlements_tier SET max_agents = 9 WHERE id = %s", [tier.pk])
+        assert [e.max_agents for e in history(tier)] == [3, 9]
+
+    @pytest.mark.case("ADM-03")
+    def test_no_session_makes_history_alterable(self) -> None:
+        tier = make_tier(max_agents=3)
+        with (
+            pytest.raises(DatabaseError, match="Cannot update or delete"),
+            transaction.atomic(),
+            connection.cursor() as cursor,
+        ):
+            cursor.execute(
+                "SELECT set_config('pgtrigger.ignore',"
+                " (SELECT array_agg(DISTINCT tgname)::text FROM pg_trigger WHERE NOT tgisinternal), true)"
+            )
+            cursor.execute("DELETE FROM entitlements_tierevent WHERE id = %s", [tier.pk])
+
+    def test_after_a_migration_no_trigger_opens_a_subtransaction_per_row(self) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND prosrc ~* 'exception +when'"
+            )
+            assert cursor.fetchall() == []
