@@ -64,6 +64,14 @@ class Scope(StrEnum):
     READ = "read"
 
 
+class TierSource(StrEnum):
+    """Whose word an account's tier is."""
+
+    SUPPORT = "support"
+    BILLING = "billing"
+    DEFAULT = "default"
+
+
 class Interval(StrEnum):
     """How often a price is paid."""
 

@@ -10,7 +10,8 @@ from uuid import UUID
 import pghistory
 from django.contrib.admin.utils import NestedObjects
 from django.db import transaction
-from django.db.models import Case, F, Q, QuerySet, When
+from django.db.models import Case, Count, F, Q, QuerySet, Value, When
+from django.utils import timezone
 
 from entitlements.actions.authorship import (
     ChangeSource,
@@ -19,6 +20,7 @@ from entitlements.actions.authorship import (
     problems_as_issues,
     written_by,
 )
+from entitlements.enums import TierSource
 from entitlements.models import Account, PeriodCounter, Tier
 from webhost.errors import ConflictError, InvalidRequestError, NotFoundError
 
@@ -42,7 +44,19 @@ def with_tier_in_force(accounts: QuerySet[Account], at: datetime) -> QuerySet[An
             When(lasts("billing_tier"), then=F("billing_tier_id")),
             default=Tier.objects.filter(is_default=True).values("pk")[:1],
         ),
+        tier_set_by=Case(
+            When(lasts("support_tier"), then=Value(TierSource.SUPPORT)),
+            When(lasts("billing_tier"), then=Value(TierSource.BILLING)),
+            default=Value(TierSource.DEFAULT),
+        ),
     )
+
+
+def accounts_by_tier() -> dict[int, int]:
+    """Return how many accounts each tier is in force for."""
+    accounts = with_tier_in_force(Account.objects.order_by(), timezone.now())
+    counted = accounts.values("tier_in_force_id").annotate(accounts=Count("pk"))
+    return {row["tier_in_force_id"]: row["accounts"] for row in counted}
 
 
 def account_fingerprint(account: Account) -> str:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from django import forms
 from django.contrib import admin, messages
-from django.db.models import Q, QuerySet
-from django.http import HttpRequest
-from django.utils import timezone
+from django.db.models import Case, IntegerField, QuerySet, Value, When
+from django.http import HttpRequest, HttpResponseBase
+from django.template.response import TemplateResponse
 
 from entitlements.actions import tiers as actions
-from entitlements.actions.accounts import with_tier_in_force
+from entitlements.actions.accounts import accounts_by_tier
+from entitlements.actions.drafts import differences_of, draft_digest, preview_tier
 from entitlements.admin.base import DELETED_HERE, ActionAdmin, ReasonActionForm, ReasonForm, actor_of
+from entitlements.admin.preview import EDIT, LOOKED, PreviewNeededError, preview_context, sent_again
 from entitlements.display import shown
-from entitlements.models import Account, Tier
+from entitlements.models import Tier
 from entitlements.models.tiers import LIMIT_FIELDS
 from webhost.errors import WebhostError
 
@@ -43,6 +46,8 @@ class TierForm(ReasonForm):
     def clean(self) -> dict[str, Any] | None:
         """Say in words what the default tier may not do; making one the default moves it."""
         cleaned = super().clean()
+        if EDIT in self.data:
+            raise forms.ValidationError("Nothing is saved: this is your draft.")
         default, retired = self.cleaned_data.get("is_default"), self.cleaned_data.get("retired_at")
         if self._was_default and not default:
             self.add_error("is_default", "There must be a default: make another tier the default instead.")
@@ -115,6 +120,14 @@ class TierAdmin(ActionAdmin):
         ("Retention in days", {"fields": (("telemetry_retention_days", "logs_retention_days"),)}),
     )  # fmt: skip
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Tier]:
+        """Add how many accounts each is in force for, to the list: counted once for all of them."""
+        tiers: QuerySet[Tier] = super().get_queryset(request)
+        if request.resolver_match is None or not str(request.resolver_match.url_name).endswith("_changelist"):
+            return tiers
+        counted = [When(pk=tier, then=Value(accounts)) for tier, accounts in accounts_by_tier().items()]
+        return tiers.annotate(accounts_on_it=Case(*counted, default=Value(0), output_field=IntegerField()))
+
     def get_readonly_fields(self, request: HttpRequest, obj: Tier | None = None) -> tuple[str, ...]:
         """Keep the slug: receipts, sources and links name a tier by it."""
         return ("slug",) if obj is not None else ()
@@ -122,6 +135,12 @@ class TierAdmin(ActionAdmin):
     def save_model(self, request: HttpRequest, obj: Tier, form: TierForm, change: bool) -> None:  # noqa: FBT001 - Django's hook
         """Save through the action, under the version that the form showed."""
         values = {name: form.cleaned_data[name] for name in actions.EDITABLE_FIELDS}
+        before = Tier.objects.filter(pk=obj.pk).first() if change else None
+        # A new tier has nobody on it, unless it becomes the default at once.
+        if differences_of(before, values) and (change or values["is_default"]):
+            digest = draft_digest(before, values)
+            if request.POST.get(LOOKED) != digest:
+                raise PreviewNeededError(before, values, digest, form.reason)
         if change:
             saved = actions.change_tier(
                 obj.pk, values, actor=actor_of(request), reason=form.reason, expected_version=int(form.current)
@@ -133,6 +152,29 @@ class TierAdmin(ActionAdmin):
             saved = actions.create_tier(values, actor=actor_of(request), reason=form.reason)
         obj.pk = saved.pk
         obj.refresh_from_db()
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponseBase:
+        """Show what a valid change would do before it is saved."""
+        try:
+            return super().changeform_view(request, object_id, form_url, extra_context)
+        except PreviewNeededError as wanted:
+            named = wanted.tier.name if wanted.tier else str(wanted.values["name"])
+            context = {
+                **self.admin_site.each_context(request),
+                **preview_context(preview_tier(wanted.tier, wanted.values)),
+                "title": f"Change {named}?" if wanted.tier else f"Add {named} as the default?",
+                "opts": self.opts,
+                "sent": sent_again(request),
+                "digest": wanted.digest,
+                "reason": wanted.reason,
+            }
+            return TemplateResponse(request, "entitlements/admin_tier_preview.html", context)
 
     def why_not_deleted(self, obj: Tier) -> str:
         """Say why a tier cannot be deleted."""
@@ -152,8 +194,7 @@ class TierAdmin(ActionAdmin):
     @admin.display(description="accounts")
     def accounts(self, tier: Tier) -> str:
         """Show how many accounts it is in force for."""
-        accounts = with_tier_in_force(Account.objects.all(), timezone.now())
-        return shown(accounts.filter(Q(tier_in_force_id=tier.pk)).count())
+        return shown(getattr(tier, "accounts_on_it", None) or 0)
 
     @admin.display(description="requests", ordering="max_requests_per_period")
     def requests(self, tier: Tier) -> str:

@@ -298,6 +298,12 @@ class TestTheRest:
             connection.execute(statement.format(f"entitlements_{table}"))
 
 
+_IGNORE_ALL = (
+    "SELECT set_config('pgtrigger.ignore',"
+    " (SELECT array_agg(DISTINCT tgname)::text FROM pg_trigger WHERE NOT tgisinternal), true)"
+)
+
+
 class TestTriggers:
     """Nobody switches them off, and one more row costs what each before it did."""
 
@@ -305,26 +311,17 @@ class TestTriggers:
     def test_no_session_makes_history_look_away(self) -> None:
         tier = make_tier(max_agents=3)
         with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT set_config('pgtrigger.ignore',"
-                " (SELECT array_agg(DISTINCT tgname)::text FROM pg_trigger WHERE NOT tgisinternal), true)"
-            )
+            cursor.execute(_IGNORE_ALL)
             cursor.execute("UPDATE entitlements_tier SET max_agents = 9 WHERE id = %s", [tier.pk])
         assert [e.max_agents for e in history(tier)] == [3, 9]
 
     @pytest.mark.case("ADM-03")
     def test_no_session_makes_history_alterable(self) -> None:
         tier = make_tier(max_agents=3)
-        with (
-            pytest.raises(DatabaseError, match="Cannot update or delete"),
-            transaction.atomic(),
-            connection.cursor() as cursor,
-        ):
-            cursor.execute(
-                "SELECT set_config('pgtrigger.ignore',"
-                " (SELECT array_agg(DISTINCT tgname)::text FROM pg_trigger WHERE NOT tgisinternal), true)"
-            )
-            cursor.execute("DELETE FROM entitlements_tierevent WHERE id = %s", [tier.pk])
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(_IGNORE_ALL)
+            with pytest.raises(DatabaseError, match="Cannot update or delete"), transaction.atomic():
+                cursor.execute("DELETE FROM entitlements_tierevent WHERE id = %s", [tier.pk])
 
     def test_after_a_migration_no_trigger_opens_a_subtransaction_per_row(self) -> None:
         with connection.cursor() as cursor:

@@ -1,0 +1,1 @@
+"""The support desk at size: a seeding command, and what its pages cost the database then."""
