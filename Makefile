@@ -7,11 +7,12 @@
 #   make check        formatting, types, layers, migrations, production settings, OpenAPI
 #   make cases        each public failure of systems like ours, with the tests that cover it
 #   make bench        measurements, written to bench/
+#   make bench-desk   the support desk with 100,000 accounts, written to bench/desk/
 #   make screenshots  pictures of the pages
 #   make lock openapi format clean
 
 .DEFAULT_GOAL := help
-.PHONY: help up demo test check checks cases bench screenshots lock openapi format clean
+.PHONY: help up demo test check checks cases bench bench-desk screenshots lock openapi format clean
 
 SYSTEM_PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -64,6 +65,9 @@ cases: .venv/installed
 
 bench: .venv/installed
 	@$(LOCAL) run -- $(PYTHON) -m bench $(ARGS)
+
+bench-desk: .venv/installed
+	@$(PYTHON) -m bench.desk $(ARGS)
 
 screenshots: .venv/installed
 	@$(LOCAL) product -- $(PYTHON) -m tests.screenshots

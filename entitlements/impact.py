@@ -2,7 +2,7 @@
 
 Two questions, for the accounts that a draft would apply to. Whom would it refuse at once? What of the last thirty days
 would it have refused? The second is a replay of receipts: each keeps what was used, held and running just after it was
-admitted, so each is judged again as the ledger judged it, with the draft in place of the tier (docs/adr/0018). A limit
+admitted, so each is judged again as the ledger judged it, with the draft in place of the tier (docs/adr/0022). A limit
 that counts what was used alone refuses from some call on and all later ones of the month or minute, so that this is
 exactly what would have happened. Where calls hold estimates or run beside others, a refused one would have left room
 for the next: there the replay is the most that it can have been.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -31,6 +32,7 @@ REPLAYED: Final = timedelta(days=30)
 MOST_NAMED: Final = 20
 # The whole preview ends within this; what is missing then is said to be missing.
 _MOST_SECONDS: Final = 10
+_MANY: Final = 2_000  # accounts of which each is rather found while all receipts are read
 DRAFT, NOW = "d", "n"
 
 # Each limit of an invocation: the tier's column, factor to the ledger's unit, and the name in counters and receipts.
@@ -101,12 +103,30 @@ class Impact:
 class Draft:
     """Values of a tier that are not in force, and the accounts that they would be in force for.
 
-    `accounts` are annotated as `with_tier_in_force` does, so that each is compared with what it has now.
+    `accounts` are annotated as `with_tier_in_force` does, so that each is compared with what it has now. `before` are
+    the values that all of them have now, where that is one tier's: what is the same in both is looked at once.
     """
 
     values: Mapping[str, Any]
     accounts: QuerySet[Any]
     at: datetime
+    before: Mapping[str, Any] | None = None
+
+    def changes(self, limit: LimitType) -> bool:
+        """Say whether a limit of invocations, or whether it speaks at all, may be another than now."""
+        fields = {_LIMITS[limit][0], *(FLAG_FIELDS if limit in _ALLOWED else ())}
+        return self.before is None or any(self.before[field] != self.values[field] for field in fields)
+
+    @property
+    def changes_gate(self) -> bool:
+        """Say whether AgentCore may be open now and closed then, or the other way round."""
+        return self.before is None or self.before["agentcore_enabled"] != self.values["agentcore_enabled"]
+
+    def limits(self, limit: LimitType, overridden: AbstractSet[str]) -> bool:
+        """Say whether a limit is a number for anybody, under the draft or now."""
+        field = _LIMITS[limit][0]
+        known = self.before is not None and self.before[field] is None and self.values[field] is None
+        return not known or rules.KEY_OF_FIELD[field].value in overridden
 
 
 @dataclass(frozen=True)
@@ -152,7 +172,7 @@ def effective(draft: Draft) -> tuple[str, dict[str, Any]]:
     A row per account: account_id, set_by, every limit under its tier's column name, and the switches `agentcore`,
     `memory`, `code`, `browser`, each off where what it needs is missing (rules.entitlements_of says the same).
     """
-    accounts, given = draft.accounts.values("pk", "tier_in_force_id", "tier_set_by").query.sql_with_params()
+    accounts, given = draft.accounts.order_by().values("pk", "tier_in_force_id", "tier_set_by").query.sql_with_params()
     # Composed by the driver, so that it can stand within a query of named parameters.
     chosen = connection.ops.compose_sql(accounts, given).replace("%", "%%")  # type: ignore[attr-defined]  # PostgreSQL's
     columns = [
@@ -197,7 +217,7 @@ def _switches(p: str) -> list[str]:
 def look_at(draft: Draft) -> Impact:
     """Return what a draft would do to the accounts that it would apply to; call it within `one_look`."""
     standing = _standing(draft)
-    counts = _replay(draft)
+    counts = _replay(draft, standing["accounts"])
     return Impact(
         at=draft.at,
         accounts=standing["accounts"],
@@ -318,42 +338,66 @@ def _refused(p: str, limit: LimitType) -> str:
     return f"{_MAY_USE[limit].format(p=p)} AND {passed}" if limit in _MAY_USE else passed
 
 
+_OVERRIDDEN: Final = """
+SELECT DISTINCT key FROM entitlements_override WHERE value IS NOT NULL AND (ends_at IS NULL OR ends_at > %(at)s)
+"""
+_GATED: Final = 1  # the bit of AgentCore's gate; those of the limits follow
+
+
 def _gated(p: str) -> str:
     return f"x.runtime = '{Runtime.AGENTCORE.value}' AND NOT e.{p}_agentcore"
 
 
-def _replay(draft: Draft) -> dict[str, Any] | None:
+def _replay(draft: Draft, accounts_on_it: int) -> dict[str, Any] | None:
     accounts, parameters = effective(draft)
-    judged = {p: {name: _refused(p, limit) for limit, (_, _, name) in _LIMITS.items()} for p in (DRAFT, NOW)}
-    by_limit = [f"count(*) FILTER (WHERE {judged[p][name]}) AS {p}_{name}" for p in (DRAFT, NOW) for name in judged[p]]
-    either = {p: " OR ".join(f"({said})" for said in (*judged[p].values(), _gated(p))) for p in (DRAFT, NOW)}
-    totals = [f"sum({p}_{name})::bigint AS {p}_{name}" for p in (DRAFT, NOW) for name in (*judged[p], "any")]
+    bits = {limit: 2 << n for n, limit in enumerate(_LIMITS)}
+    overridden = {row["key"] for row in rows_of(_OVERRIDDEN, {"at": draft.at})}
+    spoken = [limit for limit in _LIMITS if draft.limits(limit, overridden)]
+    changed = [limit for limit in spoken if draft.changes(limit)]
+    gates = {p: [(_GATED, _gated(p))] if draft.changes_gate else [] for p in (DRAFT, NOW)}
+    same = [] if draft.changes_gate else [(_GATED, _gated(DRAFT))]
+    said = {
+        "b": [*same, *((bits[limit], _refused(DRAFT, limit)) for limit in spoken if limit not in changed)],
+        **{p: [*gates[p], *((bits[limit], _refused(p, limit)) for limit in changed)] for p in (DRAFT, NOW)},
+    }
+    masks = {
+        name: " + ".join(f"CASE WHEN {refused} THEN {bit} ELSE 0 END" for bit, refused in conditions) or "0"
+        for name, conditions in said.items()
+    }
+    totals = [
+        f"coalesce(sum(calls) FILTER (WHERE (b | {p}) & {bit} <> 0), 0)::bigint AS {p}_{name}"
+        for p in (DRAFT, NOW)
+        for name, bit in (*((_LIMITS[limit][2], bit) for limit, bit in bits.items()), ("any", -1))
+    ]
+    # What refuses a call is worked out once, as numbers that calls are grouped by: `b` under both. DISTINCT keeps the
+    # planner from working an account's limits out again for each of its calls, and lets several workers read.
     query = f"""
-        SELECT coalesce(sum(calls), 0)::bigint AS calls, count(*) FILTER (WHERE newly > 0) AS accounts_hit,
-               coalesce(sum(without_tools), 0)::bigint AS without_tools, {", ".join(totals)}
-          FROM (SELECT x.account_id, count(*) AS calls, {", ".join(by_limit)},
-                       count(*) FILTER (WHERE {either[DRAFT]}) AS d_any,
-                       count(*) FILTER (WHERE {either[NOW]}) AS n_any,
-                       count(*) FILTER (WHERE ({either[DRAFT]}) AND ({either[NOW]}) IS NOT TRUE) AS newly,
-                       count(*) FILTER (WHERE e.d_agentcore
-                                          AND (x.limit_code_ms IS NOT NULL AND e.n_code AND NOT e.d_code
-                                               OR x.limit_browser_sessions IS NOT NULL
-                                                  AND e.n_browser AND NOT e.d_browser)) AS without_tools
-                  FROM ({accounts}) e
+        SELECT coalesce(sum(calls), 0)::bigint AS calls, {", ".join(totals)},
+               count(DISTINCT account_id) FILTER (WHERE b | d <> 0 AND b | n = 0) AS accounts_hit,
+               coalesce(sum(calls) FILTER (WHERE without_tool), 0)::bigint AS without_tools
+          FROM (SELECT x.account_id, {masks["b"]} AS b, {masks[DRAFT]} AS d, {masks[NOW]} AS n,
+                       e.d_agentcore AND (x.limit_code_ms IS NOT NULL AND e.n_code AND NOT e.d_code
+                                          OR x.limit_browser_sessions IS NOT NULL AND e.n_browser AND NOT e.d_browser)
+                           AS without_tool,
+                       count(*) AS calls
+                  FROM (SELECT DISTINCT ON (account_id) * FROM ({accounts}) k) e
                   JOIN entitlements_admission x ON x.account_id = e.account_id
                  WHERE x.period >= %(first)s AND x.admitted_at >= %(since)s AND x.admitted_at <= %(at)s
                    AND x.source = '{Source.GATEWAY.value}' AND x.outcome <> '{Outcome.VOIDED.value}'
-                 GROUP BY x.account_id) y
+                 GROUP BY 1, 2, 3, 4, 5) j
     """  # noqa: S608 - of our own column names
     since = draft.at - REPLAYED
     try:
-        with transaction.atomic():
+        with transaction.atomic(), connection.cursor() as cursor:
+            if accounts_on_it > _MANY:
+                # The planner takes a tier for a handful of accounts, and would look each of very many up by itself.
+                cursor.execute("SET LOCAL enable_nestloop = off; SET LOCAL work_mem = '64MB'")
             row = _row(query, parameters | {"since": since, "first": period_of(since)})
     except OperationalError as error:
         if isinstance(error.__cause__, QueryCanceled):
             return None
         raise
-    return {name: value or 0 for name, value in row.items()}
+    return row
 
 
 def rows_of(query: str, parameters: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -66,7 +66,9 @@ def preview_tier(tier: Tier | None, values: Mapping[str, Any]) -> Preview:
     accounts = with_tier_in_force(Account.objects.all(), now).filter(on_it | by_default)
     differences = differences_of(tier, values)
     shortened = [d for d in differences if tier and d.field in _RETENTION and d.after < d.before]
-    return _previewed(Draft(values, accounts, now), differences, shortened, takes_default=takes_default)
+    # Who comes to it by default has another tier now.
+    before = None if tier is None or takes_default else {name: getattr(tier, name) for name in ENTITLEMENT_FIELDS}
+    return _previewed(Draft(values, accounts, now, before), differences, shortened, takes_default=takes_default)
 
 
 def preview_move(accounts: QuerySet[Any], tier: Tier, at: datetime) -> Preview:

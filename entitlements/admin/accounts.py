@@ -24,6 +24,7 @@ from entitlements.admin.base import (
     account_id_in,
     actor_of,
 )
+from entitlements.admin.moves import move_selected
 from entitlements.display import refusal_line, use_lines, value_lines
 from entitlements.models import Account, Override, Tier
 from webhost.errors import ForbiddenError, NotFoundError
@@ -93,6 +94,7 @@ class AccountAdmin(ActionAdmin):
     search_fields = ("email", "name")
     search_help_text = "E-mail address, name, or acc_ id"
     ordering = ("email",)
+    actions = (move_selected,)
     change_form_before_template = "entitlements/admin_account.html"
     fieldsets: ClassVar[Any] = (
         ("What changes, and why", {"fields": ("why", "seen")}),

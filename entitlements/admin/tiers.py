@@ -90,6 +90,7 @@ class TierAdmin(ActionAdmin):
     list_filter = ("is_public", "agentcore_enabled", ("retired_at", admin.EmptyFieldListFilter))
     ordering = ("rank",)
     list_per_page = 200
+    change_form_outer_before_template = "entitlements/admin_tier.html"
     fieldsets: ClassVar[Any] = (
         ("What changes, and why", {"fields": ("why", "seen")}),
         (
@@ -161,8 +162,9 @@ class TierAdmin(ActionAdmin):
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponseBase:
         """Show what a valid change would do before it is saved."""
+        on_it = accounts_by_tier().get(int(object_id), 0) if object_id and object_id.isdigit() else None
         try:
-            return super().changeform_view(request, object_id, form_url, extra_context)
+            return super().changeform_view(request, object_id, form_url, {"on_it": on_it, **(extra_context or {})})
         except PreviewNeededError as wanted:
             named = wanted.tier.name if wanted.tier else str(wanted.values["name"])
             context = {
