@@ -13,8 +13,8 @@ Written by `python -m bench.desk` (`make bench-desk`). Do not edit.
 
 Machine: {machine}. Each size is a PostgreSQL of its own with so many accounts and fifty times as many admissions of
 the last thirty days (bench/desk/seed.py; the books agree, says `verify_ledger`). Every page is opened three times
-through Django itself; the middle one counts. Milliseconds are what the page waits for the database. One account in a hundred
-has a hundred times the calls of the others; the busy one is one of those.
+through Django itself; the middle one counts. Milliseconds are what the page waits for the database. One account in a
+hundred has a hundred times the calls of the others; the busy one is one of those.
 
 Targets (design, performance): an admin list and the account page within 300 ms, an impact preview within 5 s, at
 100,000 accounts and 5,000,000 admissions.
