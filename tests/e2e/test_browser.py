@@ -55,6 +55,9 @@ def test_support_raises_a_tiers_limit_and_the_customer_sees_it_on_the_next_look(
     expect(stella.get_by_text("This field is required.")).to_be_visible()  # the reason
     stella.locator("#id_why").fill("A better offer")
     stella.get_by_role("button", name="Save", exact=True).click()
+    expect(stella.get_by_text("Nothing is saved yet.")).to_be_visible()
+    expect(stella.get_by_role("row", name="Requests 1,234 5,678")).to_be_visible()
+    stella.get_by_role("button", name="Save this change").press("Enter")
     expect(stella).to_have_url(re.compile(r"/admin/entitlements/tier/$"))
 
     page.reload()
