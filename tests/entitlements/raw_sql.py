@@ -26,9 +26,7 @@ def role_named(prefix: str, *, superuser: bool) -> Iterator[str]:
     name = f"{prefix}_{secrets.token_hex(4)}"
     power = "SUPERUSER" if superuser else "NOSUPERUSER"
     with psql() as connection:
-        connection.execute(
-            sql.SQL(f"CREATE ROLE {{}} LOGIN {power} PASSWORD 'let-me-in'").format(sql.Identifier(name))
-        )
+        connection.execute(sql.SQL(f"CREATE ROLE {{}} LOGIN {power} PASSWORD 'let-me-in'").format(sql.Identifier(name)))
         try:
             yield name
         finally:

@@ -85,7 +85,9 @@ class TestOneEntryForEachObject:
     @pytest.mark.case("ADM-01")
     def test_raw_sql_leaves_one_each(self, tiers: list[Tier]) -> None:
         with psql() as connection:
-            connection.execute("UPDATE entitlements_tier SET max_agents = 5 WHERE id = ANY(%s)", [[t.pk for t in tiers]])
+            connection.execute(
+                "UPDATE entitlements_tier SET max_agents = 5 WHERE id = ANY(%s)", [[t.pk for t in tiers]]
+            )
         assert [[e.max_agents for e in added(tier)] for tier in tiers] == [[5], [5], [5]]
 
     def test_deleting_an_account_leaves_one_for_it_and_one_for_each_override_that_goes_along(self) -> None:
@@ -112,9 +114,9 @@ class TestOneEntryForEachObject:
         assert added(tiers[0]) == []
 
     def test_a_transaction_that_is_rolled_back_leaves_none(self, tiers: list[Tier]) -> None:
-        with pytest.raises(ZeroDivisionError), transaction.atomic():
+        with transaction.atomic():
             Tier.objects.filter(pk=tiers[0].pk).update(max_agents=2)
-            _ = 1 / 0
+            transaction.set_rollback(True)
         assert added(tiers[0]) == []
 
     @pytest.mark.case("ADM-01")
@@ -216,9 +218,9 @@ class TestWhatOneTaskSays:
 
     def test_a_savepoint_that_is_rolled_back_takes_its_signature_along(self, tiers: list[Tier]) -> None:
         with noted(source="task sweep"), transaction.atomic():
-            with pytest.raises(ZeroDivisionError), transaction.atomic():
+            with transaction.atomic():
                 Tier.objects.filter(pk=tiers[0].pk).update(max_agents=9)
-                _ = 1 / 0
+                transaction.set_rollback(True)
             Tier.objects.filter(pk=tiers[1].pk).update(max_agents=9)
         assert added(tiers[0]) == []
         assert notes_of(added(tiers[1])[0])["source"] == "task sweep"
@@ -278,14 +280,16 @@ class TestNothingRemovesOrAlters:
             ),
             lambda: Context.objects.create(id=uuid4(), metadata={"actor": "stella"}),
         ):
-            with pytest.raises(DatabaseError, match="history|Cannot update or delete"), transaction.atomic():
+            with pytest.raises(DatabaseError, match=r"history|Cannot update or delete"), transaction.atomic():
                 attempt()
 
     @pytest.mark.case("ADM-03")
     @pytest.mark.parametrize("table", [*TABLES, "pghistory_context", "entitlements_unsignedchange"])
     def test_a_superuser_empties_no_table_of_it(self, entry: Any, table: str) -> None:
         with psql() as connection:
-            assert connection.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user").fetchone() == (True,)
+            assert connection.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user").fetchone() == (
+                True,
+            )
             for cascade in ("", " CASCADE"):
                 with pytest.raises(psycopg.errors.RaiseException, match="append-only"):
                     connection.execute(f"TRUNCATE {table}{cascade}")
@@ -311,10 +315,12 @@ class TestNothingRemovesOrAlters:
     )
     def test_a_superuser_does_not_in_raw_sql(self, entry: Any, first: str, statement: str) -> None:
         with psql() as connection:
-            rows = connection.execute("SELECT tgname FROM pg_trigger WHERE tgrelid = 'entitlements_tierevent'::regclass")
+            rows = connection.execute(
+                "SELECT tgname FROM pg_trigger WHERE tgrelid = 'entitlements_tierevent'::regclass"
+            )
             ignored = ",".join(name for (name,) in rows.fetchall())
             connection.execute(first.format(ignored=ignored))
-            with pytest.raises(psycopg.errors.RaiseException, match="append-only|Cannot update or delete"):
+            with pytest.raises(psycopg.errors.RaiseException, match=r"append-only|Cannot update or delete"):
                 connection.execute(statement.format(pgh_id=entry.pk, context=entry.pgh_context_id))
 
     @pytest.mark.parametrize(
