@@ -133,6 +133,7 @@ def _indexes(found: list[Shape]) -> Iterator[tuple[str, str]]:
         short = shape.table.removesuffix("event")
         yield f"{short}_history_at", f"{shape.table} (pgh_created_at, pgh_id)"
         yield f"{short}_history_object", f"{shape.table} (({shape.object_id}::text), pgh_id)"
+        yield f"{short}_history_verb", f"{shape.table} (pgh_label, pgh_created_at, pgh_id)"
         if shape.account:
             yield f"{short}_history_account", f"{shape.table} ({shape.account}, pgh_created_at, pgh_id)"
         for column in shape.tiers:

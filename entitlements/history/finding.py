@@ -20,7 +20,9 @@ from webhost.ids import Prefix, parse_id
 
 ORDER: Final = ("-at", "-event_id", "-key")
 # How many transactions a search for who, why or through what looks at, the newest first.
-MOST_SIGNATURES: Final = 2_000
+MOST_SIGNATURES: Final = 500
+# How many entries with a name are read to know which rows it means.
+_MOST_NAMED: Final = 500
 _MOST_ACCOUNTS: Final = 100
 _PAGE: Final = 1_000
 _ACCOUNT: Final = "entitlements.Account"
@@ -161,9 +163,15 @@ def accounts_called(text: str) -> list[UUID]:
     if found is not None:
         return [found]
     now = Account.objects.filter(email__startswith=text.lower()).values_list("pk", flat=True)[:_MOST_ACCOUNTS]
-    once = HistoryEntry.objects.filter(kind=_ACCOUNT, name__startswith=text.lower()).order_by()
-    then = once.values_list("account_id", flat=True).distinct()[:_MOST_ACCOUNTS]
-    return sorted({*now, *(pk for pk in then if pk is not None)})
+    then = [UUID(pk) for pk in _rows_called(text, kind=_ACCOUNT)]
+    return sorted({*now, *then})
+
+
+def _rows_called(text: str, **of: str) -> set[str]:
+    """Return rows by how their name begins, or began once; of many only some, and those that are called just so."""
+    named = HistoryEntry.objects.filter(**of).order_by().values_list("object_id", flat=True)
+    exactly = set(named.filter(name=text.lower())[:_MOST_NAMED])
+    return exactly | set(named.filter(name__startswith=text.lower())[:_MOST_NAMED])
 
 
 def found_entries(query: HistoryQuery) -> tuple[QuerySet[HistoryEntry], bool]:
@@ -204,7 +212,7 @@ def _named(text: str) -> Q:
         return Q(account_id=found)
     if found := _uuid(text):
         return Q(account_id=found) | Q(object_id=str(found)) | Q(context_id=found)
-    named = Q(name__startswith=text.lower()) | Q(object_id=text)
+    named = Q(object_id__in={text, *_rows_called(text)})
     return named | Q(account_id__in=accounts_called(text)) if "@" in text else named
 
 
