@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-import pghistory
 from django.db import transaction
 from django.db.models import Max
 from knox.models import get_digest_token
@@ -19,6 +18,7 @@ from entitlements.models import Account, ApiToken, Tier
 from entitlements.models.tiers import LIMIT_FIELDS
 from runtimes.enums import DeploymentStatus
 from runtimes.models import Agent, Artifact, Deployment
+from webhost.history import noted
 from webhost.ids import Prefix, public_id
 from webhost.signing import current_root_key_id
 
@@ -55,7 +55,7 @@ def make_premium_callers(count: int) -> list[Caller]:
     """Write accounts that may use AgentCore and its tools; every limit is set, and none is reached."""
     name = f"bench-{secrets.token_hex(4)}-premium"
     enabled = dict.fromkeys(["agentcore_enabled", "code_interpreter_enabled", "browser_enabled"], True)
-    with pghistory.context(reason="bench"):
+    with noted(reason="bench", source="command bench"):
         return _callers(name, _tier(name, **dict.fromkeys(LIMIT_FIELDS, _PLENTY), **enabled), count)
 
 
@@ -63,7 +63,7 @@ def make_premium_callers(count: int) -> list[Caller]:
 def make_cast(many: int) -> Cast:
     """Write the accounts, past the API: what they may do is unlimited, except for the spent one's."""
     name = f"bench-{secrets.token_hex(4)}"
-    with pghistory.context(reason="bench"):
+    with noted(reason="bench", source="command bench"):
         # The quotas of tools that are off; every budget is left unlimited.
         unlimited = _tier(name, **_TOOLS_OFF)
         spent = _tier(f"{name}-spent", max_requests_per_period=1, **_TOOLS_OFF)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-# What anybody on support or in accounting looks at. The audit log is pghistory's own page.
+# What anybody on support or in accounting looks at. The audit log, too.
 _LOOKED_AT: Final = (
     "entitlements.account", "entitlements.override", "entitlements.denial", "entitlements.adjustment",
     "entitlements.admission", "entitlements.tier", "entitlements.tierprice",
@@ -19,7 +19,7 @@ _LOOKED_AT: Final = (
     "telemetry.report", "telemetry.usagestatement", "telemetry.alertevent", "telemetry.alertdelivery",
     "billing.customer", "billing.subscription", "billing.billingproblem", "billing.stripeevent",
     "billing.reconciliation", "billing.refuseddelivery",
-    "pghistory.events",
+    "entitlements.historyentry", "entitlements.unsignedchange",
 )  # fmt: skip
 _MONEY: Final = ("telemetry.ratecard", "telemetry.dailycost")
 
@@ -35,10 +35,14 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
         "entitlements.change_account",
         "entitlements.add_override", "entitlements.change_override", "entitlements.delete_override",
         "runtimes.change_agentsession",
+        # To say why a change that nobody signed is in order.
+        "entitlements.change_unsignedchange",
     ),
     # What is sold and what it costs us; whom that touches, in numbers.
     "pricing": (
-        *_view("entitlements.tier", "entitlements.tierprice", "entitlements.denial", *_MONEY, "pghistory.events"),
+        *_view(
+            "entitlements.tier", "entitlements.tierprice", "entitlements.denial", *_MONEY, "entitlements.historyentry",
+        ),
         "entitlements.add_tier", "entitlements.change_tier",
         "entitlements.add_tierprice", "entitlements.change_tierprice",
         "telemetry.add_ratecard", "telemetry.change_ratecard", "telemetry.delete_ratecard",

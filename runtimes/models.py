@@ -196,10 +196,13 @@ class Deployment(models.Model):
         return f"dep_{self.id.hex}"
 
 
+@pghistory.track(pghistory.InsertEvent(), pghistory.UpdateEvent(), pghistory.DeleteEvent(), append_only=True)
 class SecretName(models.Model):
     """That an agent has a secret, and since when. Its value is sent through and never kept."""
 
     agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="secret_names")
+    # The account beside the agent, so that the audit log of an account finds it.
+    account_id = models.UUIDField(editable=False)
     runtime = models.CharField(
         max_length=20, choices=RUNTIMES, default=Runtime.CLOUDFLARE, help_text="Whose provider has it."
     )
@@ -284,6 +287,13 @@ class Grant(models.Model):
         return f"{self.capability} of {self.deployment}"
 
 
+# Only that it was stopped: it is written with every invocation, and its going later is retention.
+@pghistory.track(
+    pghistory.UpdateEvent("stop", condition=pghistory.AnyChange("stopped_at")),
+    fields=["id", "account_id", "agent_id", "runtime", "session_id", "started_at", "stopped_at", "stopped_because"],
+    model_name="AgentSessionEvent",
+    append_only=True,
+)
 class AgentSession(models.Model):
     """A conversation with an agent: no provider lists them, so what was started is recorded here.
 

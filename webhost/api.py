@@ -10,7 +10,6 @@ from http import HTTPStatus
 from typing import Any, NoReturn, cast
 from uuid import UUID
 
-import pghistory
 from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, UnreadablePostError
@@ -31,6 +30,7 @@ from webhost.errors import (
     UnavailableError,
     WebhostError,
 )
+from webhost.history import note, noted
 from webhost.ids import Prefix, parse_id, public_id
 from webhost.openapi import ApiSchema
 from webhost.parsing import OnlyJson
@@ -187,7 +187,10 @@ class ApiView(APIView):
         self.check_throttles(request)
         if self.is_audited and request.method not in _SAFE_METHODS and request.auth is not None:
             user = request.user
-            pghistory.context(user=str(user.pk), actor=user.get_username())
+            note(user=str(user.pk), actor=user.get_username())
+            token_id = getattr(request.auth, "token_id", None)
+            if token_id is not None:
+                note(token=public_id(Prefix.TOKEN, token_id))
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         """Run the request, with everything it changes recorded under its caller."""
@@ -197,12 +200,7 @@ class ApiView(APIView):
     def _audit_context(self, request: HttpRequest) -> AbstractContextManager[Any]:
         if not self.is_audited or request.method in _SAFE_METHODS:
             return nullcontext()
-        return cast(
-            "AbstractContextManager[Any]",
-            pghistory.context(
-                source="api", url=request.path, address=client_address(request), trace=current_trace_id()
-            ),
-        )
+        return noted(source="api", url=request.path, address=client_address(request), trace=current_trace_id())
 
     def permission_denied(self, request: Request, message: str | None = None, code: str | None = None) -> NoReturn:
         """Refuse a caller: 401 where nobody is known, 403 otherwise."""

@@ -8,12 +8,24 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from celery import Celery
+from celery import Celery, Task
 from celery.signals import worker_ready, worker_shutdown
+
+from webhost.history import noted
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webhost.settings")
 
-app = Celery("webhost")
+
+class NotedTask(Task):  # type: ignore[type-arg]  # generic for the type checker only
+    """A task whose changes are in the audit log under its name."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it, by a worker or on the spot."""
+        with noted(source=f"task {self.name}"):
+            return self.run(*args, **kwargs)
+
+
+app = Celery("webhost", task_cls=NotedTask)
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 
@@ -56,7 +68,7 @@ def _start_keeping(**_: Any) -> None:
     # Beat speaks through the broker, so while that is away nobody would sweep. A thread of the
     # worker's main process does, without it.
     threading.Thread(
-        target=_keep_the_books, args=(lambda name: app.tasks[name].run(),), name="without-broker", daemon=True
+        target=_keep_the_books, args=(lambda name: app.tasks[name](),), name="without-broker", daemon=True
     ).start()
 
 

@@ -22,6 +22,7 @@ from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from webhost.errors import UnavailableError
+from webhost.history import SETTING, notes_at_hand
 
 HotConnection = psycopg.Connection[dict[str, Any]]
 
@@ -141,3 +142,13 @@ def run_surely(query: str, parameters: dict[str, Any]) -> tuple[list[dict[str, A
     hot_pool().check()  # after a restart of the server the others are as dead as this one was
     with hot_connection() as connection:
         return _rows(connection, query, parameters), True
+
+
+def run_noted(query: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
+    """Do what `run` does, for a statement that changes what the audit log follows: under the notes at hand.
+
+    One round trip more, and never repeated.
+    """
+    with hot_connection() as connection, connection.transaction():
+        connection.execute("SELECT set_config(%s, %s, true)", (SETTING, notes_at_hand()))
+        return _rows(connection, query, parameters)

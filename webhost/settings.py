@@ -157,6 +157,7 @@ CELERY_ENABLE_UTC = True
 CELERY_BEAT_SCHEDULE = {
     "close overdue admissions": {"task": "entitlements.close_overdue", "schedule": 10.0},
     "verify touched counters": {"task": "entitlements.verify_recent", "schedule": 300.0},
+    "report unsigned changes": {"task": "entitlements.report_unsigned", "schedule": 60.0},
     "sweep idempotency records": {"task": "entitlements.forget_answers", "schedule": 3600.0},
     "sweep deployments": {"task": "runtimes.sweep_deployments", "schedule": 15.0},
     "sweep removals": {"task": "runtimes.sweep_removals", "schedule": 30.0},
@@ -347,7 +348,13 @@ UNFOLD: dict[str, Any] = {
                         ("Statements", "telemetry_usagestatement"),
                     ],
                 ),
-                ("Audit", [("Audit log", "pghistory_events")]),
+                (
+                    "Audit",
+                    [
+                        ("Audit log", "entitlements_historyentry"),
+                        ("Unsigned changes", "entitlements_unsignedchange"),
+                    ],
+                ),
             )
         ],
     },

@@ -99,7 +99,7 @@ def pages(client: Client) -> list[Cost]:
     opened: list[tuple[str, Callable[[], Any]]] = [
         ("account page, busy", lambda: client.get(reverse("admin:entitlements_account_change", args=[busy.pk]))),
         ("audit log of one account", lambda: client.get(
-            reverse("admin:pghistory_events_changelist"), {"account": busy.public_id})),
+            reverse("admin:entitlements_historyentry_changelist"), {"account": busy.public_id})),
         *((f"search: {what}", lambda q=q: client.get(search, {"q": q}, follow=True)) for what, q in asked.items()),
     ]  # fmt: skip
     return [_measured(page, open_page) for page, open_page in opened]

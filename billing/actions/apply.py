@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-import pghistory
 from django.conf import settings
 from django.core.mail import send_mail
 from django.db import OperationalError, connection, transaction
@@ -24,6 +23,7 @@ from billing.models import BillingProblem, Customer, EventState, RefusedDelivery
 from entitlements.actions.accounts import set_billing_tier
 from entitlements.models import Account, Tier, TierPrice
 from webhost.errors import WebhostError
+from webhost.history import noted
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ def converge(customer_id: str, *, source: str, reason: str) -> Convergence:
                 reason=reason,
                 source=source,
             )
-        with pghistory.context(actor=_ACTOR, reason=reason, source=source):
+        with noted(actor=_ACTOR, reason=reason, source=source):
             noted_anew = _note(customer, verdict)
         _keep_problems(customer, verdict.problems, began)
         again = verdict.look_again_at

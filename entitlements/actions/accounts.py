@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-import pghistory
 from django.contrib.admin.utils import NestedObjects
 from django.db import transaction
 from django.db.models import Case, Count, F, Q, QuerySet, Value, When
@@ -23,6 +22,7 @@ from entitlements.actions.authorship import (
 from entitlements.enums import TierSource
 from entitlements.models import Account, PeriodCounter, Tier
 from webhost.errors import ConflictError, InvalidRequestError, NotFoundError
+from webhost.history import noted
 
 EDITABLE_FIELDS = (
     "email", "is_active", "support_tier", "support_tier_until", "is_staff", "is_superuser", "groups",
@@ -131,7 +131,7 @@ def set_billing_tier(
     What support set by hand stays beside it, and over it while it lasts. `source` names the machine that says so,
     such as `stripe evt_...`.
     """
-    with transaction.atomic(), pghistory.context(actor=actor, reason=reason, source=source):
+    with transaction.atomic(), noted(actor=actor, reason=reason, source=source):
         account = Account.objects.select_for_update(no_key=True).get(pk=account_id)
         changed = changed_fields(account, {"billing_tier_id": tier_id, "billing_tier_until": until})
         if changed:

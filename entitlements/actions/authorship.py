@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any
 
-import pghistory
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Model
 from django.forms.models import model_to_dict
 
 from webhost.errors import InvalidRequestError, Issue
+from webhost.history import noted
 
 
 class ChangeSource(StrEnum):
@@ -29,7 +29,9 @@ def written_by(actor: str, reason: str, source: ChangeSource = ChangeSource.ADMI
     """Run changes in one transaction, signed with who makes them and why. Raises without a reason."""
     if not reason.strip():
         raise InvalidRequestError("A change needs a reason.", path="reason")
-    with transaction.atomic(), pghistory.context(actor=actor, reason=reason.strip(), source=source.value):
+    # A command is its own actor: what the audit log shows is which one.
+    through = f"{source.value} {actor}" if source is ChangeSource.COMMAND else source.value
+    with transaction.atomic(), noted(actor=actor, reason=reason.strip(), source=through):
         yield
 
 

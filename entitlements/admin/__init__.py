@@ -11,6 +11,7 @@ from entitlements.admin.history import HistoryAdmin
 from entitlements.admin.overrides import OverrideAdmin
 from entitlements.admin.receipts import AdjustmentAdmin, AdmissionAdmin, DenialAdmin
 from entitlements.admin.tiers import TierAdmin
+from entitlements.admin.unsigned import UnsignedChangeAdmin
 
 __all__ = [
     "AccountAdmin",
@@ -20,6 +21,7 @@ __all__ = [
     "HistoryAdmin",
     "OverrideAdmin",
     "TierAdmin",
+    "UnsignedChangeAdmin",
 ]
 
 # Knox would list digests and print new tokens; tokens are made and shown once to their owner, nowhere else.

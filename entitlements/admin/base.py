@@ -170,7 +170,7 @@ class ActionAdmin(ModelAdmin):  # type: ignore[misc]  # untyped library
         if not self.has_view_or_change_permission(request):
             raise PermissionDenied
         return HttpResponseRedirect(
-            f"{reverse('admin:pghistory_events_changelist')}?object={self.opts.label}:{object_id}"
+            f"{reverse('admin:entitlements_historyentry_changelist')}?object={self.opts.label}:{object_id}"
         )
 
     # One audit log, written by the database: Django's own would repeat it, and miss what is not done here.

@@ -2,272 +2,195 @@
 
 from __future__ import annotations
 
-import csv
-import itertools
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
 
-from django.contrib import admin
-from django.contrib.auth.models import Group
+from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
-from django.db.models import Q, QuerySet
-from django.http import HttpRequest, HttpResponseBase, StreamingHttpResponse
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponseBase, HttpResponseRedirect, StreamingHttpResponse
 from django.urls import NoReverseMatch, path, reverse
+from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from pghistory.core import event_models
-from pghistory.models import Events
+from unfold.views import ChangeList
 
-from entitlements.admin.base import ReadOnlyAdmin, account_id_in
-from entitlements.display import shown
-from entitlements.models import Account, Tier
-
-_VERBS = {"insert": "created", "update": "changed", "delete": "deleted"}
-# What names a row to people, whatever kind it is.
-_NAMES = ("name", "email", "key", "reason", "version")
-# Columns that move with everything else and tell a reader nothing.
-_NOISE = frozenset({"version"})
+from entitlements.admin.base import ReadOnlyAdmin
+from entitlements.admin.history_export import csv_lines
+from entitlements.admin.history_filters import FILTERS, NarrowForm
+from entitlements.admin.receipts import BoundedPaginator
+from entitlements.history.finding import MOST_SIGNATURES, ORDER, HistoryQuery, found_entries
+from entitlements.history.telling import Told, tell
+from entitlements.models import HistoryEntry
+from webhost.errors import InvalidRequestError
 
 
-def _histories() -> dict[str, Any]:
-    """Return the history of every tracked kind, by the kind's label."""
-    events: list[Any] = event_models()
-    return {event.pgh_tracked_model._meta.label: event for event in events}  # noqa: SLF001 - documented
+class ToldList(ChangeList):  # type: ignore[misc]  # untyped library
+    """A list whose entries know what they changed: old and new values are looked up for what is shown alone."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        """Read a page, and tell it in a handful of queries."""
+        super().get_results(request)
+        entries: list[Any] = list(self.result_list)  # type: ignore[has-type]  # untyped library
+        for entry, told in zip(entries, tell(entries), strict=True):
+            entry.told = told
+        self.result_list = entries
 
 
-class KindFilter(admin.SimpleListFilter):
-    """Filter by the kind of row; reads that history alone."""
-
-    title = "kind"
-    parameter_name = "kind"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Offer every tracked kind."""
-        return sorted((label, label.partition(".")[2].lower()) for label in _histories())
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Events]) -> QuerySet[Events]:
-        """Keep one kind."""
-        history = _histories().get(self.value() or "")
-        return queryset.across(history) if history else queryset  # type: ignore[attr-defined]  # of pghistory
-
-
-class VerbFilter(admin.SimpleListFilter):
-    """Filter by what was done."""
-
-    title = "what happened"
-    parameter_name = "did"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Offer the three verbs."""
-        return list(_VERBS.items())
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Events]) -> QuerySet[Events]:
-        """Keep one verb."""
-        return queryset.filter(pgh_label=self.value()) if self.value() in _VERBS else queryset
-
-
-class GivenFilter(admin.SimpleListFilter):
-    """A filter that comes from a link, and is shown only while it is on."""
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Offer what the link gave."""
-        given = request.GET.get(self.parameter_name or "")
-        return [(given, given)] if given else []
-
-
-class ObjectFilter(GivenFilter):
-    """The history of one row: `entitlements.Tier:3`."""
-
-    title = "one row"
-    parameter_name = "object"
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Events]) -> QuerySet[Events]:
-        """Keep one row's."""
-        label, _, pk = (self.value() or "").partition(":")
-        return queryset.filter(pgh_obj_model=label, pgh_obj_id=pk) if pk else queryset
-
-
-class AccountFilter(GivenFilter):
-    """Everything about one account: itself, its overrides, agents, deployments, corrections."""
-
-    title = "one account"
-    parameter_name = "account"
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Events]) -> QuerySet[Events]:
-        """Keep one account's."""
-        account = account_id_in(self.value() or "")
-        return queryset.filter(_of_account(str(account))) if account else queryset
-
-
-_MOST_EXPORTED = 50_000
-_EXPORTED = ("when (UTC)", "kind", "row", "did", "who", "why", "through", "address", "trace", "old -> new")
-
-
-class _Echo:
-    """Gives a line of CSV back instead of writing it anywhere."""
-
-    def write(self, line: str) -> str:
-        return line
-
-
-def _plain(cell: str) -> str:
-    """Keep a spreadsheet from taking somebody's text for a formula."""
-    return f"'{cell}" if len(cell) > 1 and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
-
-
-def _of_account(account: str) -> Q:
-    return Q(pgh_obj_model="entitlements.Account", pgh_obj_id=account) | Q(pgh_data__account_id=account)
-
-
-@admin.register(Events)
+@admin.register(HistoryEntry)
 class HistoryAdmin(ReadOnlyAdmin):
     """The audit log. Nobody adds, changes or deletes, a superuser included; the database refuses it too."""
 
-    list_display = ("when", "row", "did", "changes", "actor", "why", "source")
+    list_display = ("when", "row", "did", "changes", "account", "actor", "why", "source")
     list_display_links = ("when",)
-    list_filter = (KindFilter, VerbFilter, ObjectFilter, AccountFilter)
-    search_fields = ("pgh_context",)
-    search_help_text = "Actor, reason, trace id, acc_ id, or the name of a row"
-    ordering = ("-pgh_created_at", "-pgh_id")
+    list_filter = FILTERS
+    search_fields = ("key",)
+    search_help_text = (
+        "E-mail address; acc_, agt_, dep_, tok_, trc_ or evt_ id; how a name begins; who; words of the reason"
+    )
+    ordering = ORDER
+    sortable_by = ()
     list_per_page = 50
-    list_before_template = "entitlements/admin_history_export.html"
-    fields = ("when", "row", "did", "changes", "actor", "why", "source", "context", "state")
+    list_max_show_all = 50
+    paginator = BoundedPaginator
+    list_before_template = "entitlements/admin_history_filters.html"
+    fields = ("when", "row", "did", "changes", "account", "actor", "why", "source", "context", "state")
     readonly_fields = fields
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Events]:
-        """Read across all kinds of history."""
-        del request
-        return Events.objects.order_by(*self.ordering)
+    def get_queryset(self, request: HttpRequest) -> QuerySet[HistoryEntry]:
+        """Find what the parameters of the page ask for, all of them at once."""
+        return found_entries(HistoryQuery.of(request.GET.dict()))[0]
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[HistoryEntry], search_term: str
+    ) -> tuple[QuerySet[HistoryEntry], bool]:
+        """Leave it: get_queryset searched already."""
+        return queryset, False
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> HistoryEntry | None:
+        """Find one entry: by its history and its number there, which have an index."""
+        label, _, number = object_id.rpartition(":")
+        if not (number.isascii() and number.isdigit() and int(number) < 2**31):
+            return None
+        kind = label.removesuffix("Event")
+        entry = HistoryEntry.objects.filter(kind=kind, event_id=int(number)).order_by().first()
+        if entry is not None and entry.key == object_id:
+            entry.told = tell([entry])[0]  # type: ignore[attr-defined]  # for this page
+            return entry
+        return None
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
+        """Tell what is listed."""
+        return ToldList
 
     def get_urls(self) -> list[Any]:
         """Add the export."""
         export = self.admin_site.admin_view(self.export_csv)
-        return [path("export.csv", export, name="pghistory_events_export"), *super().get_urls()]
+        return [path("export.csv", export, name="entitlements_historyentry_export"), *super().get_urls()]
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponseBase:
+        """Show the list, and say where it is not all of it."""
+        try:
+            query = HistoryQuery.of(request.GET.dict())
+        except InvalidRequestError as error:
+            self.message_user(request, error.message, messages.ERROR)
+            return HttpResponseRedirect(request.path)
+        if request.method == "GET" and self.has_view_permission(request) and found_entries(query)[1]:
+            self.message_user(
+                request,
+                f"Only the newest {MOST_SIGNATURES:,} matching transactions were looked at. "
+                "Give dates to see older ones.",
+                messages.WARNING,
+            )
+        kept = [(n, v) for n, v in request.GET.items() if n not in NarrowForm.base_fields and n not in {"p", "e"}]
+        context = {"narrow": NarrowForm(request.GET), "kept": kept, **(extra_context or {})}
+        return super().changelist_view(request, context)
 
     def export_csv(self, request: HttpRequest) -> HttpResponseBase:
         """Send what the list shows under the same search and filters, newest first, as CSV."""
         if request.method != "GET" or not self.has_view_permission(request):
             raise PermissionDenied
-        events = self.get_changelist_instance(request).get_queryset(request)[:_MOST_EXPORTED]
-        lines = csv.writer(_Echo())
-        rows = (lines.writerow([_plain(cell) for cell in row]) for row in self._rows(events))
+        try:
+            query = HistoryQuery.of(request.GET.dict())
+        except InvalidRequestError as error:
+            self.message_user(request, error.message, messages.ERROR)
+            return HttpResponseRedirect(reverse("admin:entitlements_historyentry_changelist"))
+        lines: Iterator[str] = csv_lines(query, timezone.now())
         return StreamingHttpResponse(
-            itertools.chain([lines.writerow(_EXPORTED)], rows),
+            lines,
             content_type="text/csv; charset=utf-8",
             headers={"Content-Disposition": 'attachment; filename="audit-log.csv"'},
         )
 
-    def _rows(self, events: Iterable[Events]) -> Iterator[list[str]]:
-        for event in events:
-            context: Mapping[str, Any] = event.pgh_context or {}
-            changed = event.pgh_diff if event.pgh_label == "update" else None
-            changes = [f"{n}: {o} -> {v}" for n, (o, v) in sorted((changed or {}).items()) if n not in _NOISE]
-            yield [
-                f"{event.pgh_created_at:%Y-%m-%dT%H:%M:%S.%fZ}", str(event.pgh_obj_model), str(event.pgh_obj_id or ""),
-                self.did(event), self.actor(event), self.why(event), self.source(event),
-                str(context.get("address") or ""), str(context.get("trace") or ""),
-                "; ".join(changes),
-            ]  # fmt: skip
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Events], search_term: str
-    ) -> tuple[QuerySet[Events], bool]:
-        """Find by who, why, trace, account, or the name of the row."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        account = account_id_in(term)
-        if account is not None:
-            return queryset.filter(_of_account(str(account))), False
-        contains = Q()
-        for where in ("pgh_context__actor", "pgh_context__reason", "pgh_context__trace"):
-            contains |= Q(**{f"{where}__icontains": term})
-        for name in ("name", "email", "slug"):
-            contains |= Q(**{f"pgh_data__{name}__icontains": term})
-        return queryset.filter(contains), False
-
-    @admin.display(description="when (UTC)", ordering="pgh_created_at")
-    def when(self, event: Events) -> str:
+    @admin.display(description="when (UTC)")
+    def when(self, entry: HistoryEntry) -> str:
         """Show the instant, to the second."""
-        return f"{event.pgh_created_at:%Y-%m-%d %H:%M:%S}"
+        return f"{entry.at:%Y-%m-%d %H:%M:%S}"
 
     @admin.display(description="what")
-    def row(self, event: Events) -> SafeString | str:
-        """Name the row as it was then; link to it where it has a page."""
-        data: Mapping[str, Any] = event.pgh_data or {}
-        name = next((str(data[key]) for key in _NAMES if data.get(key) not in (None, "")), event.pgh_obj_id)
-        app, _, model = str(event.pgh_obj_model).partition(".")
-        if model == "GroupMembership":
-            return _membership(data)
-        text = f"{model.lower()} {name}"
+    def row(self, entry: HistoryEntry) -> SafeString | str:
+        """Name the row as it was then; link to it where it may have a page."""
+        told = _told(entry)
+        text = f"{told.kind} {told.name}"
+        app, _, model = entry.kind.partition(".")
+        if entry.verb == "delete":
+            return text
         try:
-            url = reverse(f"admin:{app}_{model.lower()}_change", args=[event.pgh_obj_id])
+            url = reverse(f"admin:{app}_{model.lower()}_change", args=[entry.object_id])
         except NoReverseMatch:
             return text
         return format_html('<a href="{}">{}</a>', url, text)
 
     @admin.display(description="did")
-    def did(self, event: Events) -> str:
+    def did(self, entry: HistoryEntry) -> str:
         """Say what happened to it."""
-        return _VERBS.get(event.pgh_label, event.pgh_label)
+        return _told(entry).verb
 
     @admin.display(description="old → new")
-    def changes(self, event: Events) -> SafeString | str:
+    def changes(self, entry: HistoryEntry) -> SafeString | str:
         """Show each changed column, before and after."""
-        lines = [
-            (_column(name), _value(name, old), _value(name, new))
-            for name, (old, new) in sorted((event.pgh_diff or {}).items())
-            if name not in _NOISE
-        ]
-        if event.pgh_label != "update" or not lines:
-            return "-"
-        return format_html_join(format_html("<br>"), "{}: {} → <strong>{}</strong>", lines)
+        lines = [(change.label, change.old, change.new) for change in _told(entry).changes]
+        return format_html_join(format_html("<br>"), "{}: {} → <strong>{}</strong>", lines) or "-"
+
+    @admin.display(description="account")
+    def account(self, entry: HistoryEntry) -> str:
+        """Name whose it is, or was."""
+        return _told(entry).account or "-"
 
     @admin.display(description="who")
-    def actor(self, event: Events) -> str:
-        """Name who did it; raw SQL, for one, leaves no name."""
-        return str((event.pgh_context or {}).get("actor") or "not recorded")
+    def actor(self, entry: HistoryEntry) -> str:
+        """Name who did it; of raw SQL the database role."""
+        return _told(entry).actor
 
     @admin.display(description="why")
-    def why(self, event: Events) -> str:
+    def why(self, entry: HistoryEntry) -> str:
         """Show the reason that was given."""
-        return str((event.pgh_context or {}).get("reason") or "no reason given")
+        return _told(entry).reason
 
     @admin.display(description="through")
-    def source(self, event: Events) -> str:
+    def source(self, entry: HistoryEntry) -> str:
         """Name the door it came through."""
-        return str((event.pgh_context or {}).get("source") or "-")
+        return _told(entry).source
 
     @admin.display(description="context")
-    def context(self, event: Events) -> SafeString | str:
-        """Show everything that was noted beside it, such as address and trace id."""
-        context = event.pgh_context or {}
-        return format_html_join(format_html("<br>"), "{}: {}", sorted((k, str(v)) for k, v in context.items())) or "-"
+    def context(self, entry: HistoryEntry) -> SafeString | str:
+        """Show everything that was noted beside it, such as address and trace id; lead to what else it covers."""
+        told = _told(entry)
+        lines = [(name, str(value)) for name, value in sorted(told.notes.items()) if value not in (None, "")]
+        if not lines:
+            return "-"
+        url = f"{reverse('admin:entitlements_historyentry_changelist')}?context={entry.context_id}"
+        return format_html(
+            '{}<br><a href="{}">everything in this transaction</a>',
+            format_html_join(format_html("<br>"), "{}: {}", lines),
+            url,
+        )
 
     @admin.display(description="the row afterwards")
-    def state(self, event: Events) -> SafeString:
+    def state(self, entry: HistoryEntry) -> SafeString:
         """Show every column as it was after the change."""
-        data = event.pgh_data or {}
-        lines = [(_column(name), _value(name, value)) for name, value in sorted(data.items())]
-        return format_html_join(format_html("<br>"), "{}: {}", lines)
+        return format_html_join(format_html("<br>"), "{}: {}", _told(entry).state)
 
 
-def _membership(data: Mapping[str, Any]) -> str:
-    """Name who is, or was, in which group of staff; both may be gone by now."""
-    group = Group.objects.filter(pk=data["group_id"]).first()
-    account = Account.objects.filter(pk=data["account_id"]).first()
-    return f"group {group or data['group_id']} of {account or data['account_id']}"
-
-
-def _column(name: str) -> str:
-    return name.removesuffix("_id").replace("_", " ")
-
-
-def _value(name: str, value: Any) -> str:
-    """Show a stored value: an empty limit is unlimited, an empty anything else is nothing."""
-    if value is None:
-        return "unlimited" if name.startswith("max_") or name in {"requests_per_minute", "value"} else "none"
-    if name in {"support_tier_id", "billing_tier_id"}:
-        tier = Tier.objects.filter(pk=value).first()
-        return tier.name if tier else f"tier {value} (deleted)"
-    return shown(value) if value != "" else "empty"
+def _told(entry: HistoryEntry) -> Told:
+    return cast("Told", entry.told)  # type: ignore[attr-defined]  # set for the rows of a page

@@ -1,6 +1,7 @@
 """Accounts and tokens, tiers and overrides, the ledger."""
 
 from entitlements.models.accounts import Account, ApiToken, GroupMembership, IdempotencyRecord
+from entitlements.models.history import HistoryEntry, UnsignedChange
 from entitlements.models.ledger import Adjustment, Admission, Denial, Movement, PeriodCounter
 from entitlements.models.tiers import ENTITLEMENT_FIELDS, Override, Tier, TierPrice
 
@@ -12,10 +13,12 @@ __all__ = [
     "ApiToken",
     "Denial",
     "GroupMembership",
+    "HistoryEntry",
     "IdempotencyRecord",
     "Movement",
     "Override",
     "PeriodCounter",
     "Tier",
     "TierPrice",
+    "UnsignedChange",
 ]

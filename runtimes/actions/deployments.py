@@ -13,7 +13,6 @@ from io import BytesIO
 from typing import BinaryIO
 from uuid import UUID
 
-import pghistory
 from django.conf import settings
 from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage
@@ -34,6 +33,7 @@ from runtimes.models import Agent, Artifact, Deployment, DeploymentLogLine, Runt
 from runtimes.providers import PROVIDERS
 from runtimes.providers.base import AgentRef
 from webhost.errors import ConflictError, InvalidRequestError, NotFoundError, WebhostError
+from webhost.history import noted
 from webhost.ids import new_id
 from webhost.queue import send_on_commit
 from webhost.signing import current_root_key_id
@@ -145,7 +145,7 @@ def run_deployment(deployment_id: UUID) -> DeploymentStatus | None:
     deployment = _claim(deployment_id)
     if deployment is None:
         return None
-    with pghistory.context(source="task runtimes.run_deployment"):
+    with noted(source="task runtimes.run_deployment"):
         if deployment.deadline_at <= timezone.now():
             return _fail(deployment, "DeadlineExceeded", "The deployment was interrupted and its time is up.")
         try:
@@ -263,7 +263,7 @@ def activate_deployment(agent: Agent, deployment: Deployment, reason: str) -> De
     require_runtime(agent.account_id, deployment.runtime_provider, deployment.capabilities, agent_id=agent.id)
     PROVIDERS[deployment.runtime_provider].activate(target_of(deployment))
     give_back_all(deployment)
-    with pghistory.context(reason=reason), transaction.atomic():
+    with noted(reason=reason), transaction.atomic():
         locked = Agent.objects.select_for_update(no_key=True).get(pk=agent.pk)
         fresh = Deployment.objects.get(pk=deployment.pk)
         if locked.deleted_at is not None or fresh.removal_requested_at is not None:
@@ -304,7 +304,7 @@ def remove_remote(now: datetime) -> int:
     What cannot be removed now stays marked and is tried again by the next sweep, until it is gone.
     """
     gone = 0
-    with pghistory.context(source="task runtimes.sweep_removals"):
+    with noted(source="task runtimes.sweep_removals"):
         for deployment in Deployment.objects.filter(
             removal_requested_at__isnull=False, removed_at__isnull=True
         ).order_by("removal_requested_at")[:50]:

@@ -50,16 +50,12 @@ def put_secrets(agent: Agent, values: Mapping[str, str]) -> list[SecretState]:
         raise ConflictError(f"An agent has at most {MOST_SECRETS} secrets.")
     # The provider first, so that a name never claims a value that is nowhere. No transaction is open meanwhile.
     _provider_of(agent).put_secrets(AgentRef(agent.account_id, agent.pk), values)
-    now = timezone.now()
+    row = {"agent": agent, "account_id": agent.account_id, "runtime": agent.runtime_provider, "set_at": timezone.now()}
     with transaction.atomic():
         SecretName.objects.bulk_create(
-            [
-                SecretName(agent=agent, runtime=agent.runtime_provider, name=name, set_at=now)
-                for name in sorted(values.keys() - known)
-            ],
-            ignore_conflicts=True,
+            [SecretName(name=name, **row) for name in sorted(values.keys() - known)], ignore_conflicts=True
         )
-        _names_of(agent).filter(name__in=values.keys() & known).update(rotated_at=now)
+        _names_of(agent).filter(name__in=values.keys() & known).update(rotated_at=row["set_at"])
     return list_secrets(agent)
 
 

@@ -14,6 +14,7 @@ from django.template.response import TemplateResponse
 from django.utils import timezone
 from django.utils.text import Truncator
 
+from entitlements.actions.authorship import ChangeSource
 from entitlements.admin.base import ReadOnlyAdmin, actor_of
 from entitlements.admin.receipts import OfAccountAdmin
 from runtimes.actions.sessions import stop_session
@@ -22,6 +23,7 @@ from runtimes.display import session_status
 from runtimes.enums import SessionStatus
 from runtimes.models import Agent, AgentSession
 from webhost.errors import InvalidRequestError, WebhostError
+from webhost.history import noted
 from webhost.ids import Prefix, public_id
 
 # Each is a call to a provider while somebody waits for the page.
@@ -77,7 +79,8 @@ def stop_selected(
         return TemplateResponse(request, "runtimes/admin_stop_sessions.html", context)
     for session in sessions:
         try:
-            _stop(session, f"{reason[:100]} ({actor_of(request)})")
+            with noted(actor=actor_of(request), reason=reason[:500], source=ChangeSource.ADMIN.value):
+                _stop(session, f"{reason[:100]} ({actor_of(request)})")
         except WebhostError as error:
             modeladmin.message_user(request, f"{session.session_id}: {error.message}", messages.ERROR)
         else:

@@ -196,7 +196,7 @@ def ask_addresses() -> int:
     A mail that cannot be sent is tried again by the next sweep, while its link would be worth something.
     """
     asked, failed = 0, []
-    while rows := db.run(_CLAIM_ASKING, {"lasts": _LINK_LASTS}):
+    while rows := db.run_noted(_CLAIM_ASKING, {"lasts": _LINK_LASTS}):
         (row,) = rows
         try:
             _ask(row["id"], row["account_id"], row["address"])

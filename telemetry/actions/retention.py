@@ -188,7 +188,7 @@ def apply_retention(*, at: datetime | None = None) -> int:
     now = at or timezone.now()
     total = sum(_forget(row, now) for row in _retentions(now))
     swept = {"old": now - KNOWN_FOR, "parked": now - _PARKED_FOR}
-    total += len(db.run(_TARGETS, {"unconfirmed": now - _UNCONFIRMED_FOR}))
+    total += len(db.run_noted(_TARGETS, {"unconfirmed": now - _UNCONFIRMED_FOR}))
     return total + _sweep(_OTHER_REPORTS, swept) + _sweep(_DELIVERIES, swept)
 
 
@@ -220,7 +220,7 @@ def _forget(row: Mapping[str, Any], now: datetime) -> int:
 
 def _repeat(statement: str, parameters: Mapping[str, Any]) -> int:
     total = 0
-    while touched := len(db.run(statement, dict(parameters))):
+    while touched := len(db.run_noted(statement, dict(parameters))):
         total += touched
         if touched < _BATCH:
             break

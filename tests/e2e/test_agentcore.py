@@ -183,7 +183,9 @@ class Owned:
         self.serving = self._deployment()
         self.session = make_session(self.serving).session_id
         for provider in Runtime:
-            SecretName.objects.create(agent=self.agent, runtime=provider, name="API_KEY")
+            SecretName.objects.create(
+                agent=self.agent, account_id=self.agent.account_id, runtime=provider, name="API_KEY"
+            )
 
     def _deployment(self, **fields: Any) -> Deployment:
         one = new_id()

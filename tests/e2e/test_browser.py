@@ -62,7 +62,7 @@ def test_support_raises_a_tiers_limit_and_the_customer_sees_it_on_the_next_look(
 
     page.reload()
     assert requests_limit(page) == "5,678"
-    stella.goto(f"{product.url}/admin/pghistory/events/?object=entitlements.Tier:{tier.pk}")
+    stella.goto(f"{product.url}/admin/entitlements/historyentry/?object=entitlements.Tier:{tier.pk}")
     expect(stella.get_by_text("max requests per period: 1,234")).to_be_visible()
     expect(stella.get_by_text("A better offer").first).to_be_visible()
 

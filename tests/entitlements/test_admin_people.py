@@ -247,7 +247,7 @@ class TestDeletingAnAccount:
         assert not Account.objects.filter(pk=steve.account.pk).exists()
         assert history(tier)[-1].pgh_context.metadata["actor"] == name
         assert Override.objects.get(account=override_of).created_by is None
-        assert name in said(stella.client.get("/admin/pghistory/events/", {"q": name}))
+        assert name in said(stella.client.get("/admin/entitlements/historyentry/", {"q": name}))
 
     @pytest.mark.case("ADM-03")
     def test_a_customer_with_usage_is_refused_politely_on_both_paths(self, stella: Staff) -> None:

@@ -140,10 +140,10 @@ class TestMembership:
         support = Group.objects.get(name="support")
         assert stella.change(steve, groups=[str(support.pk)]).status_code == 302
         assert list(steve.groups.all()) == [support]
-        text = said(stella.client.get("/admin/pghistory/events/", {"account": steve.public_id}))
+        text = said(stella.client.get("/admin/entitlements/historyentry/", {"account": steve.public_id}))
         assert f"group support of {steve.email}" in text
         assert "Ticket 7" in text
         stella.change(steve, groups=[])
         assert not steve.groups.exists()
-        text = said(stella.client.get("/admin/pghistory/events/", {"account": steve.public_id}))
+        text = said(stella.client.get("/admin/entitlements/historyentry/", {"account": steve.public_id}))
         assert text.count(f"group support of {steve.email}") == 2

@@ -213,7 +213,7 @@ class TestEvidence:
             account_id=alice.pk, deployment_id=deployment.pk, invocation_id=new_id(), kind="browser",
             remote_id=new_id().hex, started_at=now, seen_at=now, mac="v1=0",
         )  # fmt: skip
-        secret = SecretName.objects.create(agent=deployment.agent, name="API_KEY")
+        secret = SecretName.objects.create(agent=deployment.agent, account_id=deployment.account_id, name="API_KEY")
         agent = public_id(Prefix.AGENT, deployment.agent_id)
         invocation = public_id(Prefix.INVOCATION, use.invocation_id)
         for model, terms, shown in (

@@ -7,12 +7,12 @@ import secrets
 from argparse import ArgumentParser
 from typing import Any
 
-import pghistory
 from django.core.management.base import BaseCommand, CommandError
 from django.db import transaction
 
 from entitlements.enums import Scope
 from entitlements.models import Account, ApiToken
+from webhost.history import noted
 from webhost.ids import Prefix, public_id
 
 
@@ -30,8 +30,8 @@ class Command(BaseCommand):
 
     def handle(self, *_: Any, **options: Any) -> None:
         """Print the account as JSON."""
-        context = {"actor": "create_account", "reason": "An operator's command", "source": "command"}
-        with pghistory.context(**context), transaction.atomic():
+        context = {"actor": "create_account", "reason": "An operator's command", "source": "command create_account"}
+        with noted(**context), transaction.atomic():
             self.stdout.write(json.dumps(self._account(options)))
 
     @staticmethod

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-import pghistory
 from django.core.management.base import BaseCommand
 from django.db import transaction
 
 from entitlements.models import Tier
+from webhost.history import noted
 
 # A start, not the law: from the first minute on the rows are support's to edit.
 SEEDS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -113,6 +113,6 @@ class Command(BaseCommand):
     @transaction.atomic
     def handle(self, *_: Any, **__: Any) -> None:
         """Print which tiers were created."""
-        with pghistory.context(actor="seed_tiers", reason="The tiers of a new installation", source="command"):
+        with noted(actor="seed_tiers", reason="The tiers of a new installation", source="command seed_tiers"):
             made = [slug for slug, values in SEEDS.items() if seed_tier(slug, values)]
         self.stdout.write(f"created {', '.join(made)}" if made else "nothing to do")
