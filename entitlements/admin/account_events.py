@@ -24,6 +24,7 @@ from webhost.ids import Prefix, public_id
 from webhost.period import key_of
 
 AUDIT_LOG: Final = "pghistory.view_events"
+_A_MOMENT: Final = timedelta(seconds=5)
 _NOUNS: Final[Mapping[str, str]] = {
     "requests": "requests", "tokens": "tokens", "compute_ms": "compute", "tool_calls": "tool calls",
     "code_ms": "code execution", "browser_sessions": "browser sessions",
@@ -112,7 +113,7 @@ def account_moments(account_id: UUID, before: Before, most: int) -> Sequence[Mom
     rows = before.rows(events.select_related("pgh_context", "support_tier", "billing_tier"), "pgh_created_at", "pgh_id")
     found = list(rows[: most + 1])  # one more, to say what the last one was before
     moments = []
-    for event, older in zip(found, [*found[1:], None], strict=True):
+    for event, older in zip(found, [*found[1:], None], strict=False):
         if event.pgh_label == "insert":
             moments.append(moment_of(event, "Account opened"))
         elif event.pgh_label == "delete":
@@ -141,7 +142,8 @@ def _override_change(event: Any) -> str:
     label, value = label_of(rules.Key(event.key)), value_text(event.key, event.value)
     if event.pgh_label == "delete":
         return f"Override removed: {label} = {value}"
-    if event.ends_at is not None and event.ends_at <= event.pgh_created_at:
+    # Its end was taken a moment after the transaction began, whose time is the entry's.
+    if event.ends_at is not None and event.ends_at <= event.pgh_created_at + _A_MOMENT:
         return f"Override ended: {label} = {value}"
     end = _until(event.ends_at) or " without end"
     if event.pgh_label == "insert" or event.was is None or event.was["key"] != event.key:

@@ -21,7 +21,7 @@ from entitlements.actions.standing import read_standing
 from entitlements.admin.account_desk import account_url
 from entitlements.admin.account_forms import WhyForm
 from entitlements.admin.account_lines import may_on
-from entitlements.admin.base import DELETED_HERE, ActionAdmin, ReasonForm, account_ids_like, actor_of
+from entitlements.admin.base import DELETED_HERE, ActionAdmin, ReasonForm, account_id_in, account_ids_like, actor_of
 from entitlements.admin.override_values import (
     End,
     amount_text,
@@ -141,9 +141,9 @@ class OverrideAdmin(ActionAdmin):
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         """Fill in what a link of the account's page gives."""
-        return {
-            name: request.GET[name] for name in ("account", "key", "value", "ends", "reason") if name in request.GET
-        }
+        account = account_id_in(request.GET.get("account", ""))
+        given = {name: request.GET[name] for name in ("key", "value", "ends") if name in request.GET}
+        return given if account is None else {"account": str(account), **given}
 
     def changeform_view(
         self,

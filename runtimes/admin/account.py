@@ -119,6 +119,6 @@ TIMELINE.extend(
     [
         Source("agent", "Agents", AUDIT_LOG, agent_moments),
         Source("deployment", "Deployments", AUDIT_LOG, deployment_moments),
-        Source("other", "Secrets, stopped sessions", "runtimes.view_secretname", other_moments),
+        Source("other", "Secrets, sessions", "runtimes.view_secretname", other_moments),
     ]
 )
