@@ -15,6 +15,7 @@ from django.utils.safestring import SafeString
 from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminTextInputWidget
 
+from billing import account  # noqa: F401 - adds to the account's page
 from billing.actions import prices
 from billing.actions.apply import replay_event
 from billing.models import (

@@ -29,11 +29,12 @@ def _view(*models: str) -> tuple[str, ...]:
 
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
-    # Accounts, usage and refusals; a tier by hand, overrides, sessions that have to stop.
+    # Accounts, usage and refusals; a tier by hand, overrides, usage given back, sessions that have to stop.
     "support": (
         *_view(*_LOOKED_AT),
         "entitlements.change_account",
         "entitlements.add_override", "entitlements.change_override", "entitlements.delete_override",
+        "entitlements.add_adjustment",
         "runtimes.change_agentsession",
         # To say why a change that nobody signed is in order.
         "entitlements.change_unsignedchange",

@@ -27,6 +27,10 @@ _PARTS = re.split(
 )
 SQL: Final[Mapping[str, str]] = {name: body.strip() for name, body in zip(_PARTS[1::2], _PARTS[2::2], strict=True)}
 _ADMITTED: Final = "SELECT true AS admitted, * FROM entitlements_admission WHERE id = %(id)s"
+_RECENT_OF_ALL: Final = f"""
+SELECT d.id AS deployment, r.* FROM unnest(%(deployments)s::uuid[]) d (id)
+ CROSS JOIN LATERAL ({SQL["recent"].replace("%(deployment)s::uuid", "d.id")}) r
+"""  # noqa: S608 - composed of constants
 ESTIMATED: Final = "estimated"
 _FIRST_PERIOD = date(2000, 1, 1)
 
@@ -212,7 +216,17 @@ class Recent:
 
 def recent_use(deployment_id: UUID) -> Recent:
     """Return what a deployment's calls used lately, where calls set an estimate aside."""
-    row = db.run(SQL["recent"], {"deployment": deployment_id})[0]
+    return _recent(db.run(SQL["recent"], {"deployment": deployment_id})[0])
+
+
+def recent_uses(deployment_ids: list[UUID]) -> dict[UUID, Recent]:
+    """Return the same of some deployments, in one statement."""
+    if not deployment_ids:
+        return {}
+    return {row["deployment"]: _recent(row) for row in db.run(_RECENT_OF_ALL, {"deployments": deployment_ids})}
+
+
+def _recent(row: Mapping[str, Any]) -> Recent:
     return Recent(
         row["calls"],
         Usage(row["tokens"], row["compute_ms"], row["tool_calls"], row["code_ms"], row["browser_sessions"]),

@@ -322,6 +322,13 @@ class AgentSession(models.Model):
         constraints: ClassVar = [models.UniqueConstraint("scope_id", "session_id", name="session_once")]
         indexes: ClassVar = [
             models.Index("agent_id", models.F("last_used_at").desc(), name="session_of_agent"),
+            # For the timeline of an account: few of its sessions were stopped by somebody.
+            models.Index(
+                "account_id",
+                models.F("stopped_at").desc(),
+                condition=Q(stopped_at__isnull=False),
+                name="session_stopped",
+            ),
             models.Index("last_used_at", condition=Q(gone_at__isnull=True), name="session_running"),
         ]
 

@@ -21,11 +21,11 @@ from entitlements.actions.authorship import (
 )
 from entitlements.enums import TierSource
 from entitlements.models import Account, PeriodCounter, Tier
-from webhost.errors import ConflictError, InvalidRequestError, NotFoundError
+from webhost.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from webhost.history import noted
 
 EDITABLE_FIELDS = (
-    "email", "is_active", "support_tier", "support_tier_until", "is_staff", "is_superuser", "groups",
+    "email", "support_tier", "support_tier_until", "is_staff", "is_superuser", "groups",
 )  # fmt: skip
 # What goes with an account when it is deleted. Anything of another app is a reason not to delete it.
 _OWN_APPS = frozenset({"entitlements", "admin", "auth"})
@@ -114,6 +114,35 @@ def change_account(
                 account.full_clean()
             account.save(update_fields=changed)
         _set_groups(account, values)
+    return account
+
+
+def set_active(
+    account_id: UUID,
+    active: bool,  # noqa: FBT001 - the state that is wanted
+    *,
+    by: Account,
+    reason: str,
+    source: ChangeSource = ChangeSource.ADMIN,
+) -> Account:
+    """Disable an account, or enable it again; its next call is answered 403, or served.
+
+    The reason is kept beside a disabled account and in the history. Raises ForbiddenError for oneself and, unless a
+    superuser does it, for staff; ConflictError where it is so already.
+    """
+    with written_by(by.get_username(), reason, source):
+        account = Account.objects.select_for_update(no_key=True).filter(pk=account_id).first()
+        if account is None:
+            raise NotFoundError("This account was deleted meanwhile.")
+        if account.pk == by.pk:
+            raise ForbiddenError("You cannot disable or enable yourself.")
+        if account.is_staff and not by.is_superuser:
+            raise ForbiddenError("Only a superuser disables or enables staff.")
+        if account.is_active == active:
+            raise ConflictError(
+                f"{account.email} is {'active' if active else 'disabled'} already. Nothing was changed."
+            )
+        account.save(update_fields=_set(account, {"is_active": active}, reason))
     return account
 
 

@@ -113,6 +113,25 @@ def change_override(
     return override
 
 
+def end_override(override_id: int, *, actor: str, reason: str) -> Override:
+    """End an override now, and keep it as what was granted; why it ended is in the history.
+
+    The account's tier speaks again, and what then lacks its quota is off. Raises ConflictError where it ended before.
+    """
+    with written_by(actor, reason):
+        override = Override.objects.filter(pk=override_id).first()
+        if override is None:
+            raise NotFoundError("This override was removed meanwhile.")
+        lock_account(override.account_id)
+        override.refresh_from_db()
+        now = timezone.now()
+        if override.ends_at is not None and override.ends_at <= now:
+            raise ConflictError("This override has ended already. Nothing was changed.")
+        override.ends_at = now
+        override.save(update_fields=["ends_at"])
+    return override
+
+
 def remove_override(override_id: int, *, actor: str, reason: str) -> None:
     """Take an override away; the account's tier speaks again, and what then lacks its quota is off."""
     with written_by(actor, reason):

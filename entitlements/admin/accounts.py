@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, ClassVar
-from uuid import UUID
 
 from django import forms
 from django.contrib import admin
 from django.contrib.auth.password_validation import validate_password
-from django.db.models import QuerySet
+from django.db.models import QuerySet, prefetch_related_objects
 from django.http import HttpRequest, HttpResponseBase
+from django.template.response import TemplateResponse
 from django.utils import timezone
 from unfold.widgets import UnfoldAdminPasswordWidget
 
 from entitlements.actions import accounts as actions
-from entitlements.actions.refused import last_refusals
-from entitlements.actions.standing import read_standing
+from entitlements.admin.account_desk import AccountDesk
+from entitlements.admin.account_page import page_of
 from entitlements.admin.base import (
     DELETED_HERE,
     ActionAdmin,
@@ -25,11 +26,10 @@ from entitlements.admin.base import (
     actor_of,
 )
 from entitlements.admin.moves import move_selected
-from entitlements.display import refusal_line, use_lines, value_lines
-from entitlements.models import Account, Override, Tier
-from webhost.errors import ForbiddenError, NotFoundError
-from webhost.ids import Prefix, public_id
+from entitlements.models import Account, Tier
+from webhost.errors import NotFoundError
 
+_RIGHTS_TITLE = "Rights"
 _RIGHTS = ("is_staff", "is_superuser", "groups")
 
 
@@ -86,7 +86,13 @@ class NewAccountForm(AccountForm):
 
 @admin.register(Account)
 class AccountAdmin(ActionAdmin):
-    """Customers and staff. Tokens and password hashes are never shown."""
+    """Customers and staff. Tokens and password hashes are never shown.
+
+    Its page is in account_page.py; what higher apps add to it (boxes, buttons, verdicts, history) in sections.py.
+    """
+
+    class Media:
+        css: ClassVar = {"all": ["desk.css"]}
 
     form = AccountForm
     list_display = ("email", "name", "tier_name", "set_by", "is_active", "is_staff", "date_joined")
@@ -95,10 +101,10 @@ class AccountAdmin(ActionAdmin):
     search_help_text = "E-mail address, name, or acc_ id"
     ordering = ("email",)
     actions = (move_selected,)
-    change_form_before_template = "entitlements/admin_account.html"
+    change_form_outer_before_template = "entitlements/admin_account.html"
     fieldsets: ClassVar[Any] = (
         ("What changes, and why", {"fields": ("why", "seen")}),
-        ("Account", {"fields": (("email", "name"), "is_active")}),
+        ("Account", {"fields": (("email", "name"),)}),
         (
             "Tier set by support",
             {
@@ -106,19 +112,26 @@ class AccountAdmin(ActionAdmin):
                 "description": "While it lasts it is in force over what is paid for. Empty: what is paid for counts.",
             },
         ),
-        ("Rights", {"fields": (_RIGHTS[:2], "groups")}),
+        (_RIGHTS_TITLE, {"fields": (_RIGHTS[:2], "groups")}),
     )
     add_fieldsets: ClassVar[Any] = (
         ("Why", {"fields": ("why", "seen")}),
-        ("Account", {"fields": (("email", "name"), "password", "is_active")}),
+        ("Account", {"fields": (("email", "name"), "password")}),
         ("Tier set by support", {"fields": ("support_tier", "support_tier_until")}),
-        ("Rights", {"fields": (_RIGHTS[:2], "groups")}),
+        (_RIGHTS_TITLE, {"fields": (_RIGHTS[:2], "groups")}),
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Account]:
         """Add the tier in force."""
         accounts: QuerySet[Account] = super().get_queryset(request)
         return actions.with_tier_in_force(accounts, timezone.now())
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Account | None:
+        """Read its groups along: the form shows them, and notices when somebody else changes them."""
+        account: Account | None = super().get_object(request, object_id, from_field)
+        if account is not None:
+            prefetch_related_objects([account], "groups")
+        return account
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Account], search_term: str
@@ -142,6 +155,11 @@ class AccountAdmin(ActionAdmin):
         rights = () if request.user.is_superuser else _RIGHTS if obj is None else ("email", *_RIGHTS)
         return rights if obj is None else ("name", *rights)
 
+    def get_fieldsets(self, request: HttpRequest, obj: Account | None = None) -> Any:
+        """Leave rights out for those who cannot give them; that somebody is staff is in the head of the page."""
+        fieldsets = super().get_fieldsets(request, obj)
+        return [f for f in fieldsets if f[0] != _RIGHTS_TITLE or request.user.is_superuser]
+
     def get_form(self, request: HttpRequest, obj: Account | None = None, change: bool = False, **kwargs: Any) -> Any:  # noqa: FBT001, FBT002 - Django's hook
         """Ask for a password only once."""
         if obj is None:
@@ -157,8 +175,6 @@ class AccountAdmin(ActionAdmin):
         """Save through the action."""
         values = {n: form.cleaned_data[n] for n in ("name", *actions.EDITABLE_FIELDS) if n in form.cleaned_data}
         if change:
-            if obj.pk == request.user.pk and not values.get("is_active", True):
-                raise ForbiddenError("You cannot disable yourself.")
             saved = actions.change_account(
                 obj.pk, values, actor=actor_of(request), reason=form.reason, seen=form.current
             )
@@ -179,22 +195,19 @@ class AccountAdmin(ActionAdmin):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponseBase:
-        """Show above the form what this account may do, what it used, and what refused it."""
-        context = dict(extra_context or {})
-        try:
-            look = read_standing(UUID(object_id))
-        except (NotFoundError, ValueError):
-            look = None
-        if look is not None:
-            context |= {
-                "look": look,
-                "uses": use_lines(look),
-                "values": value_lines(look.entitlements),
-                "refusals": [refusal_line(look, r, _agent(r.agent_id)) for r in last_refusals(look.account_id)],
-                "overrides": Override.objects.filter(account_id=look.account_id).select_related("created_by"),
-            }
-        answer: HttpResponseBase = super().change_view(request, object_id, form_url, context)
+        """Show above the form why this account is blocked, what it may and did use, and what happened to it."""
+        answer: HttpResponseBase = super().change_view(request, object_id, form_url, extra_context)
+        account = (getattr(answer, "context_data", None) or {}).get("original")
+        if isinstance(answer, TemplateResponse) and isinstance(account, Account) and answer.context_data is not None:
+            with suppress(NotFoundError, Account.DoesNotExist):  # deleted meanwhile
+                # Afresh after a form that was refused: it has written what was typed into its own copy.
+                fresh = Account.objects.get(pk=account.pk) if request.method == "POST" else account
+                answer.context_data |= page_of(request, fresh)
         return answer
+
+    def get_urls(self) -> list[Any]:
+        """Add the pages beside it."""
+        return [*AccountDesk(self.admin_site, self.has_view_or_change_permission).urls(), *super().get_urls()]
 
     @admin.display(description="tier in force")
     def tier_name(self, account: Any) -> str:
@@ -214,7 +227,3 @@ class AccountAdmin(ActionAdmin):
     @staticmethod
     def _tiers() -> dict[int, str]:
         return dict(Tier.objects.values_list("pk", "name"))
-
-
-def _agent(agent_id: UUID | None) -> str:
-    return public_id(Prefix.AGENT, agent_id) if agent_id else "-"

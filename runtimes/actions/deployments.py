@@ -40,7 +40,8 @@ from webhost.signing import current_root_key_id
 
 logger = logging.getLogger(__name__)
 
-_KEPT = Q(removal_requested_at__isnull=True) & ~Q(status=DeploymentStatus.FAILED)
+# What counts against the cap on deployments of one agent.
+KEPT = Q(removal_requested_at__isnull=True) & ~Q(status=DeploymentStatus.FAILED)
 
 
 def write_line(deployment_id: UUID, line: str) -> None:
@@ -79,7 +80,7 @@ def accept_deployment(agent: Agent, upload: BinaryIO, *, deployment_id: UUID | N
             deployments = Deployment.objects.filter(agent=locked)
             if deployments.filter(status=DeploymentStatus.DEPLOYING).exists():
                 raise ConflictError("A deployment of this agent is under way.", retryable=True, retry_after=5)
-            require_room(agent.account_id, LimitType.DEPLOYMENTS, deployments.filter(_KEPT).count(), agent_id=agent.id)
+            require_room(agent.account_id, LimitType.DEPLOYMENTS, deployments.filter(KEPT).count(), agent_id=agent.id)
             newest = deployments.aggregate(newest=Max("version"))["newest"] or 0
             deployment = Deployment.objects.create(
                 id=deployment_id or new_id(),

@@ -143,11 +143,20 @@ def subject_of(
     )
 
 
-def need_of(target: Target, request: rules.InvokeRequest, tools: frozenset[LimitType]) -> ledger.Usage:
-    """Return what to set aside for a call: nothing, but on runtimes that reserve (settings.RESERVING_RUNTIMES)."""
+def need_of(
+    target: Target,
+    request: rules.InvokeRequest,
+    tools: frozenset[LimitType],
+    recent: ledger.Recent | None = None,
+) -> ledger.Usage:
+    """Return what to set aside for a call: nothing, but on runtimes that reserve (settings.RESERVING_RUNTIMES).
+
+    `recent`, what its deployment used lately, is read where it is not given.
+    """
     if target.runtime not in settings.RESERVING_RUNTIMES:
         return ledger.NOTHING
-    recent = ledger.recent_use(target.deployment_id)
+    if recent is None:
+        recent = ledger.recent_use(target.deployment_id)
     need = rules.estimate_of(
         request,
         timeout_seconds=target.timeout_seconds,

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from runtimes.admin import account
 from runtimes.admin.agents import AgentAdmin, DeploymentAdmin, SecretNameAdmin
 from runtimes.admin.sessions import SessionAdmin
 from runtimes.admin.switches import SwitchAdmin
 from runtimes.admin.tools import GrantAdmin, ToolUseAdmin
 
 __all__ = [
-    "AgentAdmin", "DeploymentAdmin", "GrantAdmin", "SecretNameAdmin", "SessionAdmin", "SwitchAdmin", "ToolUseAdmin",
+    "AgentAdmin",
+    "DeploymentAdmin",
+    "GrantAdmin",
+    "SecretNameAdmin",
+    "SessionAdmin",
+    "SwitchAdmin",
+    "ToolUseAdmin",
+    "account",
 ]  # fmt: skip

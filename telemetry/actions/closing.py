@@ -42,6 +42,14 @@ def last_closed_period(at: datetime) -> date:
     return previous_period(period_of(at - CLOSES_AFTER))
 
 
+def first_restated_period(at: datetime) -> date:
+    """Return the earliest period that is still restated when its totals change; those before it stand."""
+    first = last_closed_period(at)
+    for _ in range(_RESTATED_MONTHS):
+        first = previous_period(first)
+    return first
+
+
 def payload_of(
     account_id: str, period: date, number: int, totals: Mapping[str, int], *, was: Mapping[str, int] | None, why: str
 ) -> str:
@@ -59,11 +67,9 @@ def close_periods(*, at: datetime | None = None) -> int:
     written; a repeat writes none.
     """
     now = at or timezone.now()
-    last = first = last_closed_period(now)
-    for _ in range(_RESTATED_MONTHS):
-        first = previous_period(first)
+    months = {"first": first_restated_period(now), "last": last_closed_period(now)}
     written = 0
-    while rows := db.run(_UNSTATED, {"first": first, "last": last, "batch": _BATCH}):
+    while rows := db.run(_UNSTATED, {**months, "batch": _BATCH}):
         added = sum(_state(row, now) for row in rows)
         written += added
         if not added:

@@ -1,5 +1,6 @@
 """Django admin of this app: prices are edited with a reason; reports, costs, statements and alerts are read."""
 
+from telemetry.admin import account
 from telemetry.admin.alerts import AlertDeliveryAdmin, AlertEventAdmin
 from telemetry.admin.usage import DailyCostAdmin, RateCardAdmin, ReportAdmin, UsageStatementAdmin
 
@@ -10,4 +11,5 @@ __all__ = [
     "RateCardAdmin",
     "ReportAdmin",
     "UsageStatementAdmin",
+    "account",
 ]
