@@ -28,6 +28,10 @@ from webhost.errors import InvalidRequestError
 class ToldList(ChangeList):  # type: ignore[misc]  # untyped library
     """A list whose entries know what they changed: old and new values are looked up for what is shown alone."""
 
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[HistoryEntry]) -> list[Any]:
+        """Keep the order in which it was found."""
+        return list(queryset.query.order_by)
+
     def get_results(self, request: HttpRequest) -> None:
         """Read a page, and tell it in a handful of queries."""
         super().get_results(request)
@@ -41,7 +45,7 @@ class ToldList(ChangeList):  # type: ignore[misc]  # untyped library
 class HistoryAdmin(ReadOnlyAdmin):
     """The audit log. Nobody adds, changes or deletes, a superuser included; the database refuses it too."""
 
-    list_display = ("when", "row", "did", "changes", "account", "actor", "why", "source")
+    list_display = ("when", "row", "changes", "account", "actor", "why", "source")
     list_display_links = ("when",)
     list_filter = FILTERS
     search_fields = ("key",)
@@ -54,7 +58,7 @@ class HistoryAdmin(ReadOnlyAdmin):
     list_max_show_all = 50
     paginator = BoundedPaginator
     list_before_template = "entitlements/admin_history_filters.html"
-    fields = ("when", "row", "did", "changes", "account", "actor", "why", "source", "context", "state")
+    fields = ("when", "row", "changes", "account", "actor", "why", "source", "notes", "state")
     readonly_fields = fields
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[HistoryEntry]:
@@ -129,33 +133,30 @@ class HistoryAdmin(ReadOnlyAdmin):
 
     @admin.display(description="what")
     def row(self, entry: HistoryEntry) -> SafeString | str:
-        """Name the row as it was then; link to it where it may have a page."""
+        """Name the row as it was then, and what happened to it; link to it where it may have a page."""
         told = _told(entry)
         text = f"{told.kind} {told.name}"
         app, _, model = entry.kind.partition(".")
         if entry.verb == "delete":
-            return text
+            return f"{text} {told.verb}"
         try:
             url = reverse(f"admin:{app}_{model.lower()}_change", args=[entry.object_id])
         except NoReverseMatch:
-            return text
-        return format_html('<a href="{}">{}</a>', url, text)
-
-    @admin.display(description="did")
-    def did(self, entry: HistoryEntry) -> str:
-        """Say what happened to it."""
-        return _told(entry).verb
+            return f"{text} {told.verb}"
+        return format_html('<a href="{}">{}</a> {}', url, text, told.verb)
 
     @admin.display(description="old → new")
     def changes(self, entry: HistoryEntry) -> SafeString | str:
         """Show each changed column, before and after."""
         lines = [(change.label, change.old, change.new) for change in _told(entry).changes]
-        return format_html_join(format_html("<br>"), "{}: {} → <strong>{}</strong>", lines) or "-"
+        said = format_html_join(format_html("<br>"), "{}: {} → <strong>{}</strong>", lines)
+        return format_html('<div class="min-w-56">{}</div>', said) if said else "-"
 
     @admin.display(description="account")
     def account(self, entry: HistoryEntry) -> str:
         """Name whose it is, or was."""
-        return _told(entry).account or "-"
+        told = _told(entry)
+        return told.account if told.account not in {"", told.name} else "-"
 
     @admin.display(description="who")
     def actor(self, entry: HistoryEntry) -> str:
@@ -172,8 +173,8 @@ class HistoryAdmin(ReadOnlyAdmin):
         """Name the door it came through."""
         return _told(entry).source
 
-    @admin.display(description="context")
-    def context(self, entry: HistoryEntry) -> SafeString | str:
+    @admin.display(description="noted beside it")
+    def notes(self, entry: HistoryEntry) -> SafeString | str:
         """Show everything that was noted beside it, such as address and trace id; lead to what else it covers."""
         told = _told(entry)
         lines = [(name, str(value)) for name, value in sorted(told.notes.items()) if value not in (None, "")]

@@ -200,5 +200,5 @@ def _gone(kind: str, pks: Iterable[str], name: str) -> dict[str, str]:
     missing = list(pks)
     if not missing:
         return {}
-    last = HistoryEntry.objects.filter(kind=kind, object_id__in=missing).order_by("event_id")
+    last = HistoryEntry.objects.filter(kind=kind, object_id__in=missing, verb="delete").order_by("event_id")
     return {entry.object_id: str(entry.data[name]) for entry in last}
