@@ -50,6 +50,20 @@ def shown(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
+def duration(milliseconds: int | None) -> str:
+    """Return a time as a person says it: 450 ms, 1.2 s, 3 min 5 s; an empty one is a dash."""
+    if milliseconds is None:
+        return "-"
+    if milliseconds < 1000:
+        return f"{milliseconds:,} ms"
+    seconds = milliseconds / 1000
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
 def label_of(key: rules.Key) -> str:
     """Return the name of an entitlement for people."""
     return _LABELS_OF_KEYS[key]

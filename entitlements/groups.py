@@ -12,7 +12,8 @@ from typing import Final
 
 # What anybody on support or in accounting looks at. The audit log is pghistory's own page.
 _LOOKED_AT: Final = (
-    "entitlements.account", "entitlements.override", "entitlements.denial", "entitlements.adjustment",
+    "entitlements.account", "entitlements.override", "entitlements.denial", "entitlements.denialfigure",
+    "entitlements.adjustment",
     "entitlements.admission", "entitlements.tier", "entitlements.tierprice",
     "runtimes.agent", "runtimes.deployment", "runtimes.agentsession", "runtimes.grant", "runtimes.tooluse",
     "runtimes.secretname", "runtimes.runtimeswitch",
@@ -35,10 +36,12 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
         "entitlements.change_account",
         "entitlements.add_override", "entitlements.change_override", "entitlements.delete_override",
         "runtimes.change_agentsession",
+        # To try a removal again that is stuck at a provider; nothing else of them can be changed in the admin.
+        "runtimes.change_agent", "runtimes.change_deployment",
     ),
     # What is sold and what it costs us; whom that touches, in numbers.
     "pricing": (
-        *_view("entitlements.tier", "entitlements.tierprice", "entitlements.denial", *_MONEY, "pghistory.events"),
+        *_view("entitlements.tier", "entitlements.tierprice", "entitlements.denialfigure", *_MONEY, "pghistory.events"),
         "entitlements.add_tier", "entitlements.change_tier",
         "entitlements.add_tierprice", "entitlements.change_tierprice",
         "telemetry.add_ratecard", "telemetry.change_ratecard", "telemetry.delete_ratecard",

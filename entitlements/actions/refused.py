@@ -1,15 +1,128 @@
-"""Read an account's last refusals, for its own overview and for support."""
+"""Read refusals: an account's last ones, who met what in a span of time, and how many met which limit by day."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any, Final
 from uuid import UUID
+
+from django.db import connection
 
 from entitlements.display import Denied
 from entitlements.enums import LimitType
 from entitlements.models import Denial
+
+# The span is read from the index by time alone; the last agent and trace only of the rows that are shown.
+_BY_ACCOUNT: Final = """
+WITH met AS (
+    SELECT account_id, limit_type, sum(count) AS refusals, count(*) AS minutes,
+           min(minute) AS first, max(minute) AS last
+      FROM entitlements_denial
+     WHERE minute >= %(since)s
+       AND (%(accounts)s::uuid[] IS NULL OR account_id = ANY (%(accounts)s::uuid[]))
+       AND (%(limit_type)s::text IS NULL OR limit_type = %(limit_type)s)
+       AND (%(tier)s::text IS NULL OR tier = %(tier)s)
+     GROUP BY account_id, limit_type
+     ORDER BY refusals DESC, last DESC, account_id, limit_type LIMIT %(most)s
+)
+SELECT met.*, a.email, d.agent_id, d.trace_id, d.tier
+  FROM met
+  LEFT JOIN entitlements_account a ON a.id = met.account_id
+  LEFT JOIN entitlements_denial d
+         ON d.account_id = met.account_id AND d.limit_type = met.limit_type AND d.minute = met.last
+ ORDER BY met.refusals DESC, met.last DESC, met.account_id, met.limit_type
+"""
+# An account counts once a day and limit, however often it was refused; once under each tier that judged it, and once
+# in the line of all tiers.
+_BY_DAY: Final = """
+WITH met AS (
+    SELECT (minute AT TIME ZONE 'UTC')::date AS day, limit_type, tier, account_id, sum(count) AS refusals
+      FROM entitlements_denial WHERE minute >= %(since)s GROUP BY 1, 2, 3, 4
+), by_tier AS (
+    SELECT day, limit_type, tier, count(*) AS accounts, sum(refusals) AS refusals FROM met GROUP BY 1, 2, 3
+), of_all AS (
+    SELECT day, limit_type, count(*) AS accounts, sum(refusals) AS refusals
+      FROM (SELECT day, limit_type, account_id, sum(refusals) AS refusals FROM met GROUP BY 1, 2, 3) once GROUP BY 1, 2
+)
+SELECT day, limit_type, tier, accounts, refusals FROM by_tier
+UNION ALL SELECT day, limit_type, NULL, accounts, refusals FROM of_all
+"""
 
 
 def last_refusals(account_id: UUID, *, most: int = 10) -> list[Denied]:
     """Return the limits an account met last, one line per limit and minute, newest first."""
     rows = Denial.objects.filter(account_id=account_id).order_by("-minute", "limit_type")[:most]
     return [Denied(LimitType(d.limit_type), d.minute, d.count, d.agent_id, d.trace_id) for d in rows]
+
+
+@dataclass(frozen=True)
+class Met:
+    """One limit that one account met in a span of time: how often, and by which tier it was judged last."""
+
+    account_id: UUID
+    email: str | None
+    limit_type: LimitType
+    refusals: int
+    minutes: int
+    first: datetime
+    last: datetime
+    tier: str
+    agent_id: UUID | None
+    trace_id: str
+
+
+def refusals_by_account(
+    since: datetime,
+    *,
+    accounts: Sequence[UUID] | None = None,
+    limit_type: str | None = None,
+    tier: str | None = None,
+    most: int = 100,
+) -> list[Met]:
+    """Return who met which limit since an instant, the most refused first; of all accounts, or of these."""
+    given = {
+        "since": since, "accounts": None if accounts is None else list(accounts), "limit_type": limit_type,
+        "tier": tier, "most": most,
+    }  # fmt: skip
+    return [
+        Met(**{**row, "limit_type": LimitType(row["limit_type"]), "refusals": int(row["refusals"])})
+        for row in _rows(_BY_ACCOUNT, given)
+    ]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """How many accounts met one limit on one day (UTC), how often; by slug of tier, an empty one not recorded."""
+
+    day: date
+    limit_type: LimitType
+    accounts: int
+    refusals: int
+    by_tier: Mapping[str, int]
+    refusals_by_tier: Mapping[str, int]
+
+
+def figures_by_day(since: datetime) -> list[Figure]:
+    """Return the figures of every day and limit since an instant, the newest day first; numbers and no names."""
+    totals: dict[tuple[date, LimitType], tuple[int, int]] = {}
+    accounts: dict[tuple[date, LimitType], dict[str, int]] = defaultdict(dict)
+    refusals: dict[tuple[date, LimitType], dict[str, int]] = defaultdict(dict)
+    for row in _rows(_BY_DAY, {"since": since}):
+        key = (row["day"], LimitType(row["limit_type"]))
+        if row["tier"] is None:
+            totals[key] = (row["accounts"], int(row["refusals"]))
+        else:
+            accounts[key][row["tier"]], refusals[key][row["tier"]] = row["accounts"], int(row["refusals"])
+    order = {limit_type: place for place, limit_type in enumerate(LimitType)}
+    keys = sorted(totals, key=lambda key: (-key[0].toordinal(), order[key[1]]))
+    return [Figure(*key, *totals[key], accounts[key], refusals[key]) for key in keys]
+
+
+def _rows(query: str, parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
+    with connection.cursor() as cursor:
+        cursor.execute(query, parameters)
+        names = [column.name for column in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]

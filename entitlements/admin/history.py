@@ -19,6 +19,7 @@ from pghistory.core import event_models
 from pghistory.models import Events
 
 from entitlements.admin.base import ReadOnlyAdmin, account_id_in
+from entitlements.admin.listing import GivenFilter
 from entitlements.display import shown
 from entitlements.models import Account, Tier
 
@@ -64,15 +65,6 @@ class VerbFilter(admin.SimpleListFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Events]) -> QuerySet[Events]:
         """Keep one verb."""
         return queryset.filter(pgh_label=self.value()) if self.value() in _VERBS else queryset
-
-
-class GivenFilter(admin.SimpleListFilter):
-    """A filter that comes from a link, and is shown only while it is on."""
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Offer what the link gave."""
-        given = request.GET.get(self.parameter_name or "")
-        return [(given, given)] if given else []
 
 
 class ObjectFilter(GivenFilter):

@@ -1,7 +1,7 @@
 """Accounts and tokens, tiers and overrides, the ledger."""
 
 from entitlements.models.accounts import Account, ApiToken, GroupMembership, IdempotencyRecord
-from entitlements.models.ledger import Adjustment, Admission, Denial, Movement, PeriodCounter
+from entitlements.models.ledger import Adjustment, Admission, Denial, DenialFigure, Movement, PeriodCounter
 from entitlements.models.tiers import ENTITLEMENT_FIELDS, Override, Tier, TierPrice
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Admission",
     "ApiToken",
     "Denial",
+    "DenialFigure",
     "GroupMembership",
     "IdempotencyRecord",
     "Movement",
