@@ -30,7 +30,17 @@ class AgentQuerySet(models.QuerySet["Agent"]):
         return self.filter(deleted_at__isnull=True)
 
 
-@pghistory.track(pghistory.InsertEvent(), pghistory.UpdateEvent(), pghistory.DeleteEvent(), append_only=True)
+# What is in the history though nothing about the row moved: that somebody asked for its removal again.
+REMOVAL_RETRIED = "removal retried"
+
+
+@pghistory.track(
+    pghistory.InsertEvent(),
+    pghistory.UpdateEvent(),
+    pghistory.DeleteEvent(),
+    pghistory.ManualEvent(REMOVAL_RETRIED),  # type: ignore[no-untyped-call]  # untyped library
+    append_only=True,
+)
 class Agent(models.Model):
     """A customer's agent: a name, a runtime, and a pointer to the deployment that serves."""
 
@@ -119,6 +129,7 @@ _FROZEN = (
     pghistory.InsertEvent(),
     pghistory.UpdateEvent(condition=pghistory.AnyChange("status")),
     pghistory.DeleteEvent(),
+    pghistory.ManualEvent(REMOVAL_RETRIED),  # type: ignore[no-untyped-call]  # untyped library
     exclude=["claimed_until"],
     append_only=True,
 )
@@ -312,6 +323,7 @@ class AgentSession(models.Model):
         constraints: ClassVar = [models.UniqueConstraint("scope_id", "session_id", name="session_once")]
         indexes: ClassVar = [
             models.Index("agent_id", models.F("last_used_at").desc(), name="session_of_agent"),
+            models.Index("session_id", name="session_named"),
             models.Index("last_used_at", condition=Q(gone_at__isnull=True), name="session_running"),
         ]
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.db.models import QuerySet
+from django.db.models.functions import Lower
 
 from entitlements.admin.base import account_ids_like
 from webhost.errors import NotFoundError
@@ -35,3 +36,19 @@ def found_by_id_or_account(
         return rows
     found = found_by_id(rows, term, fields, account=account)
     return rows.filter(**{f"{account}__in": account_ids_like(term)}) if found is None else found
+
+
+def found_by_name(rows: QuerySet[Any], term: str, *, agent: str, account: str) -> QuerySet[Any]:
+    """Return the rows of agents whose name begins with a term, or of accounts that are called like it.
+
+    An address has an @ and an agent's name has none, so each term asks one index; a word that begins no name may be
+    a part of an address.
+    """
+    term = term.strip()
+    if not term:
+        return rows
+    if "@" not in term:
+        named: QuerySet[Any] = rows.alias(agent_low=Lower(f"{agent}name")).filter(agent_low__startswith=term.lower())
+        if named.exists():
+            return named
+    return rows.filter(**{f"{account}__in": account_ids_like(term)})
