@@ -1,7 +1,8 @@
 """Django admin of this app: prices are edited with a reason; reports, costs, statements and alerts are read."""
 
 from telemetry.admin.alerts import AlertDeliveryAdmin, AlertEventAdmin
-from telemetry.admin.usage import DailyCostAdmin, RateCardAdmin, ReportAdmin, UsageStatementAdmin
+from telemetry.admin.reports import ReportAdmin
+from telemetry.admin.usage import DailyCostAdmin, RateCardAdmin, UsageStatementAdmin
 
 __all__ = [
     "AlertDeliveryAdmin",
