@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
+from uuid import UUID
 
 from django.contrib import admin
 from django.db.models import OuterRef, QuerySet, Subquery
@@ -18,6 +20,10 @@ from webhost.errors import NotFoundError
 from webhost.ids import Prefix, parse_id, public_id
 
 __all__ = ["AdjustmentAdmin", "AdmissionAdmin", "BoundedPaginator", "OfAccountAdmin"]
+
+
+# Whose an agent is, as the app above knows that has agents; it is asked where rows are indexed by account only.
+OWNERS_OF_AGENTS: Final[list[Callable[[UUID], UUID | None]]] = []
 
 
 class OfAccountAdmin(ReadOnlyAdmin):
@@ -99,17 +105,23 @@ class AdmissionAdmin(OfAccountAdmin):
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
         """Go the way that an index goes."""
         term = request.GET.get("q", "").strip()
+        if term.startswith("agt_"):
+            return ("-period", "-pk")
         is_of_account = term.startswith("acc_") or "@" in term
         return ("-period", "-pk") if is_of_account and len(account_ids_like(term)) == 1 else self.ordering
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Find by the invocation's own id too."""
+        """Find by the invocation's own id too; an agent's are found among its account's."""
         term = search_term.strip()
-        if not term.startswith("inv_"):
-            return super().get_search_results(request, queryset, search_term)
         try:
+            if term.startswith("agt_"):
+                agent_id = parse_id(Prefix.AGENT, term)
+                owners = [found for ask in OWNERS_OF_AGENTS if (found := ask(agent_id)) is not None]
+                return queryset.filter(account_id__in=owners[:1], agent_id=agent_id), False
+            if not term.startswith("inv_"):
+                return super().get_search_results(request, queryset, search_term)
             return queryset.filter(pk=parse_id(Prefix.INVOCATION, term)), False
         except NotFoundError:
             return queryset.none(), False

@@ -9,6 +9,8 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
+        migrations.AlterModelOptions(name='admission', options={'verbose_name': 'invocation'}),
+        migrations.AlterModelOptions(name='denial', options={'ordering': ('-minute',), 'verbose_name': 'refusal'}),
         migrations.CreateModel(
             name='DenialFigure',
             fields=[

@@ -19,10 +19,6 @@ class Migration(migrations.Migration):
         ),
         AddIndexConcurrently(
             model_name='admission',
-            index=models.Index(models.F('agent_id'), models.F('id'), name='admission_of_agent'),
-        ),
-        AddIndexConcurrently(
-            model_name='admission',
             index=models.Index(models.F('id'), condition=models.Q(('outcome__in', ['failed', 'voided', 'expired'])), name='admission_went_wrong'),
         ),
         AddIndexConcurrently(

@@ -11,6 +11,7 @@ from django.http import HttpRequest, HttpResponseBase
 from django.utils import timezone
 
 from entitlements.admin.listing import SinceByIdFilter, one_of
+from entitlements.admin.receipts import OWNERS_OF_AGENTS
 from entitlements.display import duration
 from entitlements.enums import Runtime
 from entitlements.models import Admission
@@ -80,7 +81,7 @@ class AgentAdmin(RemovalAdmin):
         by_id = found_by_id(queryset, search_term, {Prefix.AGENT: "pk"}, account="account_id")
         if by_id is not None:
             return by_id, False
-        return found_by_name(queryset, search_term, agent="", account="account_id"), False
+        return found_by_name(queryset, search_term, agent="pk", account="account_id"), False
 
     def retry_removal(self, object_id: UUID, *, actor: str, reason: str) -> None:
         """Try it, through the action."""
@@ -133,3 +134,11 @@ def _live(sessions: QuerySet[AgentSession], now: Any) -> list[AgentSession]:
 def agent_versions(agent: Agent) -> QuerySet[Deployment]:
     """Return an agent's newest deployments, without what they were made of."""
     return Deployment.objects.filter(agent=agent).defer("config", "remote").order_by("-version")[:_MOST_DEPLOYMENTS]
+
+
+def owner_of(agent_id: UUID) -> UUID | None:
+    """Return whose an agent is, deleted or not; None where there is no such agent."""
+    return Agent.objects.filter(pk=agent_id).values_list("account_id", flat=True).first()
+
+
+OWNERS_OF_AGENTS.append(owner_of)

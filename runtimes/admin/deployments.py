@@ -59,7 +59,7 @@ class DeploymentAdmin(RemovalAdmin):
         by_id = found_by_id(queryset, search_term, ids, account="agent__account_id")
         if by_id is not None:
             return by_id, False
-        return found_by_name(queryset, search_term, agent="agent__", account="agent__account_id"), False
+        return found_by_name(queryset, search_term, agent="agent_id", account="agent__account_id"), False
 
     def retry_removal(self, object_id: UUID, *, actor: str, reason: str) -> None:
         """Try it, through the action."""
@@ -125,7 +125,7 @@ class SecretNameAdmin(ReadOnlyAdmin):
         named = queryset.filter(name=search_term.strip())
         if search_term.strip() and named.exists():
             return named, False
-        return found_by_name(queryset, search_term, agent="agent__", account="agent__account_id"), False
+        return found_by_name(queryset, search_term, agent="agent_id", account="agent__account_id"), False
 
     @admin.display(description="account")
     def account(self, secret: SecretName) -> str:

@@ -159,11 +159,6 @@ def _sessions(term: Term) -> Iterable[Hit]:
         yield Hit(row.session_id, f"of {agent}, last used {row.last_used_at:%Y-%m-%d %H:%M} UTC", _page(row))
 
 
-def _invocations_of_agent(term: Term) -> Iterable[Hit]:
-    if term.prefix == Prefix.AGENT and term.uuid and Admission.objects.filter(agent_id=term.uuid).exists():
-        yield Hit("Invocations of an agent that is gone", term.text, _list(Admission, f"q={term.text}"))
-
-
 # --- Answers ---------------------------------------------------------------------------------------
 
 
@@ -267,6 +262,5 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
     Lookup("Refused deliveries of Stripe", RefusedDelivery, _deliveries),
     Lookup("Audit log", Events, _changes),
     Lookup("Usage reports", Report, _reports, is_second_choice=True),
-    Lookup("Invocations", Admission, _invocations_of_agent, is_second_choice=True),
     Lookup("Stripe events", StripeEvent, _events_about, is_second_choice=True),
 )

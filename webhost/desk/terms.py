@@ -9,6 +9,7 @@ from uuid import UUID
 _PREFIXED = re.compile(r"([a-z]{2,8})_([A-Za-z0-9_]+)")
 _HEX = re.compile(r"[0-9a-f]{32}")
 _OVERRIDE = re.compile(r"override[ :#]+([0-9]{1,18})", re.IGNORECASE)
+_AROUND = " \t\r\n<>\"'`,;:.()[]"
 LEAST = 2
 MOST = 300
 
@@ -40,7 +41,7 @@ class Term:
 def read_term(typed: str) -> Term:
     """Read what was typed or pasted, with the brackets, quotes and dots that it was found among."""
     # A null character is in no id and no name, and PostgreSQL takes none.
-    text = typed.replace("\x00", "").strip().strip("<>\"'`,;()[]").rstrip(".").strip()
+    text = typed.replace("\x00", "").strip(_AROUND)
     if named := _OVERRIDE.fullmatch(text):
         return Term(text, override=int(named[1]))
     if prefixed := _PREFIXED.fullmatch(text):
