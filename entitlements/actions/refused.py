@@ -35,18 +35,23 @@ SELECT met.*, a.email, d.agent_id, d.trace_id, d.tier
          ON d.account_id = met.account_id AND d.limit_type = met.limit_type AND d.minute = met.last
  ORDER BY met.refusals DESC, met.last DESC, met.account_id, met.limit_type
 """
+# Day by day, so that each fits into memory; OFFSET 0 keeps the planner from sorting by the database's collation.
 # An account counts once a day and limit, however often it was refused: once under each tier that judged it, and for
 # all tiers together where it is marked as the first of its rows.
 _BY_DAY: Final = """
-WITH met AS (
-    SELECT (minute AT TIME ZONE 'UTC')::date AS day, limit_type, account_id, tier, sum(count) AS refusals
-      FROM entitlements_denial WHERE minute >= %(since)s GROUP BY 1, 2, 3, 4
-), marked AS (
-    SELECT *, row_number() OVER (PARTITION BY day, limit_type, account_id) = 1 AS is_first FROM met
-)
-SELECT day, limit_type, tier, count(*) AS accounts, count(*) FILTER (WHERE is_first) AS firsts,
-       sum(refusals) AS refusals
-  FROM marked GROUP BY 1, 2, 3
+SELECT (d.start AT TIME ZONE 'UTC')::date AS day, f.*
+  FROM generate_series(%(since)s::timestamptz, %(until)s::timestamptz, interval '24 hours') AS d(start)
+ CROSS JOIN LATERAL (
+    SELECT limit_type, tier, count(*) AS accounts, count(*) FILTER (WHERE is_first) AS firsts,
+           sum(refusals) AS refusals
+      FROM (SELECT limit_type, tier, refusals,
+                   row_number() OVER (PARTITION BY account_id, limit_type) = 1 AS is_first
+              FROM (SELECT limit_type COLLATE "C" AS limit_type, tier COLLATE "C" AS tier, account_id,
+                           sum(count) AS refusals
+                      FROM entitlements_denial
+                     WHERE minute >= d.start AND minute < d.start + interval '24 hours'
+                     GROUP BY 1, 2, 3 OFFSET 0) met) marked
+     GROUP BY 1, 2) f
 """
 # A month of everybody's refusals is grouped in memory; with the usual 4 MB it goes over the disk.
 _ROOM: Final = "SET LOCAL work_mem = '64MB'"
@@ -105,10 +110,13 @@ class Figure:
     refusals_by_tier: Mapping[str, int]
 
 
-def figures_by_day(since: datetime) -> list[Figure]:
-    """Return the figures of every day and limit since an instant, the newest day first; numbers and no names."""
+def figures_by_day(since: datetime, until: datetime) -> list[Figure]:
+    """Return the figures of every limit and day between, the newest day first; numbers and no names.
+
+    `since` is a midnight (UTC); the day of `until` counts whole.
+    """
     found: dict[tuple[date, LimitType], list[dict[str, Any]]] = defaultdict(list)
-    for row in _rows(_BY_DAY, {"since": since}):
+    for row in _rows(_BY_DAY, {"since": since, "until": until}):
         found[row["day"], LimitType(row["limit_type"])].append(row)
     order = {limit_type: place for place, limit_type in enumerate(LimitType)}
     return [

@@ -153,7 +153,8 @@ class DenialFigureAdmin(ReadOnlyAdmin):
 def _asked(request: HttpRequest) -> tuple[str, list[Figure]]:
     days = request.GET.get("days", "7")
     days = days if days in _DAYS else "7"
-    return days, figures_by_day(_midnight(timezone.now()) - timedelta(days=int(days) - 1))
+    now = timezone.now()
+    return days, figures_by_day(_midnight(now) - timedelta(days=int(days) - 1), now)
 
 
 def _midnight(now: datetime) -> datetime:

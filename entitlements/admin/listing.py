@@ -93,8 +93,8 @@ WITH RECURSIVE s(low, high) AS (
     SELECT min(id), max(id) + 1 FROM {table}
     UNION ALL
     SELECT CASE WHEN at < %(begin)s THEN middle + 1 ELSE low END, CASE WHEN at < %(begin)s THEN high ELSE middle END
-      FROM (SELECT low, high, (low + high) / 2 AS middle,
-                   (SELECT {column} FROM {table} WHERE id >= (low + high) / 2 ORDER BY id LIMIT 1) AS at
+      FROM (SELECT low, high, low + (high - low) / 2 AS middle,
+                   (SELECT {column} FROM {table} WHERE id >= low + (high - low) / 2 ORDER BY id LIMIT 1) AS at
               FROM s WHERE low < high) halves
 )
 SELECT low FROM s WHERE low >= high
@@ -110,7 +110,8 @@ class SinceBySerialFilter(SinceFilter):
         with connection.cursor() as cursor:
             cursor.execute(_FIRST_SERIAL.format(**names), {"begin": begin})  # names of our own model
             found = cursor.fetchone()
-        return rows.filter(pk__gte=found[0]) if found else rows.none()
+        # The time as well: neighbours may have come in another order than they were numbered in.
+        return rows.filter(pk__gte=found[0], **{f"{self.column}__gte": begin}) if found else rows.none()
 
 
 def since_by_serial(column: str) -> type[SinceFilter]:

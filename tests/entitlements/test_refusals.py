@@ -176,7 +176,7 @@ class TestFigures:
             met[key].add(account_id)
             by_tier[key][tier].add(account_id)
             refusals[key] += count
-        found = figures_by_day(begin)
+        found = figures_by_day(begin, begin + timedelta(days=4))
         assert {(f.day, f.limit_type): (f.accounts, f.refusals) for f in found} == {
             key: (len(met[key]), refusals[key]) for key in met
         }
@@ -191,7 +191,7 @@ class TestFigures:
         begin, account = datetime(2046, 3, 1, tzinfo=UTC), make_account("alice")
         for minute, tier in enumerate(["free", "free", "pro"]):
             denied(account, LimitType.TOKENS, begin + timedelta(minutes=minute), tier=tier)
-        (figure,) = figures_by_day(begin)
+        (figure,) = figures_by_day(begin, begin)
         assert (figure.accounts, dict(figure.by_tier)) == (1, {"free": 1, "pro": 1})
         Denial.objects.filter(account_id=account.pk).delete()
 
