@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from django.contrib import admin
 from django.db.models import Model, Q
+from django.db.models.fields.json import KT
 from django.db.models.functions import Lower
 from django.http import HttpRequest
 from django.urls import reverse
@@ -186,7 +187,8 @@ def _alerts(term: Term) -> Iterable[Hit]:
 def _changes(term: Term) -> Iterable[Hit]:
     if term.prefix != Prefix.TRACE:
         return
-    for row in Context.objects.filter(metadata__trace=term.text)[:1]:
+    # As text, which is how it is indexed (history_context_trace).
+    for row in Context.objects.alias(trace=KT("metadata__trace")).filter(trace=term.text)[:1]:
         said: dict[str, Any] = row.metadata
         what = str(said.get("reason") or "no reason given")
         yield Hit(f"Changes by {said.get('actor') or 'nobody named'}", what, _list(Events, f"q={term.text}"))
