@@ -21,12 +21,15 @@ from billing.actions.apply import replay_event
 from billing.models import (
     BillingProblem,
     Customer,
+    EventState,
     Reconciliation,
     RefusedDelivery,
     StripeEvent,
     Subscription,
 )
+from billing.rules import ProblemKind, Status
 from entitlements.admin.base import ActionAdmin, ReadOnlyAdmin, ReasonActionForm, account_ids_like, actor_of
+from entitlements.admin.listing import BoundedPaginator, one_of, since, since_by_serial
 from entitlements.models import TierPrice
 from webhost.errors import WebhostError
 
@@ -50,7 +53,9 @@ class TierPriceAdmin(ActionAdmin):
     form = PriceForm
     list_display = ("tier", "price_id", "interval", "amount", "is_sold")
     list_filter = ("tier", "interval", "is_sold")
+    list_select_related = ("tier",)
     search_fields = ("price_id", "tier__name")
+    search_help_text = "price_ id, or the name of a tier"
     fields = ("why", "tier", "price_id", "is_sold")
 
     def get_readonly_fields(self, request: HttpRequest, obj: TierPrice | None = None) -> tuple[str, ...]:
@@ -93,7 +98,8 @@ class _OfCustomerAdmin(ReadOnlyAdmin):
         term = search_term.strip()
         if not term:
             return queryset, False
-        for path in self.id_paths:
+        # Only what looks like an id of Stripe's is looked for among those.
+        for path in self.id_paths if "_" in term and "@" not in term else ():
             found = queryset.filter(**{path: term})
             if found.exists():
                 return found, False
@@ -105,6 +111,8 @@ class CustomerAdmin(_OfCustomerAdmin):
     """Accounts that are customers at Stripe."""
 
     list_display = ("customer_id", "account", "created_at", "read_at", "look_again_at")
+    ordering = ("-pk",)
+    sortable_by = ("read_at", "look_again_at")
     list_select_related = ("account",)
     id_paths = ("customer_id", "subscriptions__pk")
 
@@ -114,7 +122,8 @@ class SubscriptionAdmin(_OfCustomerAdmin):
     """Subscriptions as they were when they were last read."""
 
     list_display = ("id", "account", "status", "tier", "period_end", "ends_on", "grace_ends")
-    list_filter = ("status", "tier")
+    list_filter = (one_of("status", tuple(Status), "status"), "tier")
+    sortable_by = ()
     list_select_related = ("account", "tier")
     id_paths = ("pk", "customer__customer_id")
 
@@ -124,7 +133,7 @@ class BillingProblemAdmin(_OfCustomerAdmin):
     """What Stripe says and we cannot act on."""
 
     list_display = ("kind", "detail", "account", "opened_at", "closed_at")
-    list_filter = (("closed_at", admin.EmptyFieldListFilter), "kind")
+    list_filter = (("closed_at", admin.EmptyFieldListFilter), one_of("kind", tuple(ProblemKind), "kind"))
     list_select_related = ("customer__account",)
     account_path = "customer__account_id"
     id_paths = ("customer__customer_id",)
@@ -159,15 +168,33 @@ class StripeEventAdmin(ModelAdmin):  # type: ignore[misc]  # untyped library
     actions = (replay_selected,)
     action_form = ReasonActionForm
     list_display = ("event_id", "type", "state", "outcome", "customer_id", "created_at", "received_at", "deliveries")
-    list_filter = ("state", "type")
-    search_fields = ("=event_id", "=customer_id", "=object_id")
-    search_help_text = "evt_, cus_ or sub_ id"
+    list_filter = (one_of("state", tuple(EventState.values), "state"), since_by_serial("received_at"))
+    ordering = ("-pk",)
+    sortable_by = ()
+    search_fields = ("event_id",)
+    search_help_text = "evt_, cus_ or sub_ id, or what else an event is about"
     show_full_result_count = False
+    paginator = BoundedPaginator
     readonly_fields = (
         "event_id", "type", "api_version", "customer_id", "object_id", "created_at", "received_at", "deliveries",
         "state", "outcome", "attempts", "next_try_at", "finished_at", "said",
     )  # fmt: skip
     fields = readonly_fields
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[StripeEvent]:
+        """Leave the bodies where they are; the page of one event reads its own."""
+        events: QuerySet[StripeEvent] = super().get_queryset(request)
+        return events.defer("body")
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[StripeEvent], search_term: str
+    ) -> tuple[QuerySet[StripeEvent], bool]:
+        """Find by one of Stripe's ids, exactly as it is: each is indexed so."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        column = {"evt": "event_id", "cus": "customer_id"}.get(term.partition("_")[0], "object_id")
+        return queryset.filter(**{column: term}), False
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Nobody adds."""
@@ -206,7 +233,15 @@ class RefusedDeliveryAdmin(ReadOnlyAdmin):
     """Deliveries that were not Stripe's, or not for us."""
 
     list_display = ("minute", "reason", "count", "address", "trace_id")
-    list_filter = ("reason",)
+    list_filter = (since("minute"),)
+    search_fields = ("trace_id",)
+    search_help_text = "Trace id"
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[RefusedDelivery], search_term: str
+    ) -> tuple[QuerySet[RefusedDelivery], bool]:
+        """Find by the trace, exactly."""
+        return (queryset.filter(trace_id=search_term.strip()) if search_term.strip() else queryset), False
 
 
 @admin.register(Reconciliation)

@@ -17,6 +17,7 @@ from webhost.period import ends_at
 
 UNLIMITED = "unlimited"
 NOT_INCLUDED = "not in this tier"
+NO_BREAK = "\N{NO-BREAK SPACE}"
 
 LABELS: Mapping[LimitType, str] = {
     LimitType.REQUESTS: "Requests",
@@ -48,6 +49,22 @@ def shown(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def duration(milliseconds: int | None) -> str:
+    """Return a time as a person says it, on one line: 450 ms, 1.2 s, 3 min 5 s; an empty one is a dash."""
+    if milliseconds is None:
+        return "-"
+    seconds = milliseconds / 1000
+    if milliseconds < 1000:
+        text = f"{milliseconds} ms"
+    elif seconds < 59.95:
+        text = f"{seconds:.1f} s"
+    else:
+        minutes, rest = divmod(round(seconds), 60)
+        hours, minutes = divmod(minutes, 60)
+        text = f"{hours:,} h {minutes} min" if hours else f"{minutes} min {rest} s"
+    return text.replace(" ", NO_BREAK)
 
 
 def label_of(key: rules.Key) -> str:

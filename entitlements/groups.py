@@ -12,7 +12,8 @@ from typing import Final
 
 # What anybody on support or in accounting looks at. The audit log, too.
 _LOOKED_AT: Final = (
-    "entitlements.account", "entitlements.override", "entitlements.denial", "entitlements.adjustment",
+    "entitlements.account", "entitlements.override", "entitlements.denial", "entitlements.denialfigure",
+    "entitlements.adjustment",
     "entitlements.admission", "entitlements.tier", "entitlements.tierprice",
     "runtimes.agent", "runtimes.deployment", "runtimes.agentsession", "runtimes.grant", "runtimes.tooluse",
     "runtimes.secretname", "runtimes.runtimeswitch",
@@ -38,11 +39,14 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
         "runtimes.change_agentsession",
         # To say why a change that nobody signed is in order.
         "entitlements.change_unsignedchange",
+        # To try a removal again that is stuck at a provider; nothing else of them can be changed in the admin.
+        "runtimes.change_agent", "runtimes.change_deployment",
     ),
     # What is sold and what it costs us; whom that touches, in numbers.
     "pricing": (
         *_view(
-            "entitlements.tier", "entitlements.tierprice", "entitlements.denial", *_MONEY, "entitlements.historyentry",
+            "entitlements.tier", "entitlements.tierprice", "entitlements.denialfigure", *_MONEY,
+            "entitlements.historyentry",
         ),
         "entitlements.add_tier", "entitlements.change_tier",
         "entitlements.add_tierprice", "entitlements.change_tierprice",

@@ -46,6 +46,7 @@ class Agent(models.Model):
     created_at = models.DateTimeField(default=timezone.now, editable=False)
     disabled_at = models.DateTimeField(null=True, blank=True)
     deleted_at = models.DateTimeField(null=True, blank=True)
+    removal_retried_at = models.DateTimeField(null=True, blank=True, help_text="When support tried it last by hand.")
     removed_at = models.DateTimeField(null=True, blank=True, help_text="When nothing of it was left at the provider.")
 
     objects: ClassVar[models.Manager[Agent]] = AgentQuerySet.as_manager()
@@ -117,7 +118,7 @@ _FROZEN = (
 
 @pghistory.track(
     pghistory.InsertEvent(),
-    pghistory.UpdateEvent(condition=pghistory.AnyChange("status")),
+    pghistory.UpdateEvent(condition=pghistory.AnyChange("status", "removal_retried_at")),
     pghistory.DeleteEvent(),
     exclude=["claimed_until"],
     append_only=True,
@@ -148,6 +149,7 @@ class Deployment(models.Model):
     claimed_until = models.DateTimeField(null=True, blank=True, help_text="A worker is at it until then.")
     finished_at = models.DateTimeField(null=True, blank=True)
     removal_requested_at = models.DateTimeField(null=True, blank=True)
+    removal_retried_at = models.DateTimeField(null=True, blank=True, help_text="When support tried it last by hand.")
     removed_at = models.DateTimeField(null=True, blank=True, help_text="When nothing of it was left at the provider.")
 
     class Meta:
@@ -329,6 +331,7 @@ class AgentSession(models.Model):
                 condition=Q(stopped_at__isnull=False),
                 name="session_stopped",
             ),
+            models.Index("session_id", name="session_named"),
             models.Index("last_used_at", condition=Q(gone_at__isnull=True), name="session_running"),
         ]
 

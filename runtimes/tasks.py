@@ -7,7 +7,7 @@ from uuid import UUID
 from celery import shared_task
 from django.utils import timezone
 
-from runtimes.actions import deployments, grants, tools
+from runtimes.actions import deployments, grants, removals, tools
 
 
 @shared_task(name="runtimes.run_deployment")
@@ -28,7 +28,7 @@ def sweep_deployments() -> int:
 @shared_task(name="runtimes.sweep_removals")
 def sweep_removals() -> int:
     """Remove at the providers what was deleted or given up; return how much is gone."""
-    return deployments.remove_remote(timezone.now())
+    return removals.remove_remote(timezone.now())
 
 
 @shared_task(name="runtimes.sweep_grants")

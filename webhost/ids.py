@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
@@ -38,6 +39,11 @@ def new_id() -> UUID:
     random = int.from_bytes(os.urandom(8), "big") & 0x3FFF_FFFF_FFFF_FFFF
     value = (milliseconds & 0xFFFF_FFFF_FFFF) << 80 | 0x7000 << 64 | fraction << 64 | 0x8 << 60 | random
     return UUID(int=value)
+
+
+def first_id_since(at: datetime) -> UUID:
+    """Return the lowest UUIDv7 of an instant: what was made from then on is not below it."""
+    return UUID(int=int(at.timestamp() * 1000) << 80 | 0x7000 << 64 | 0x8 << 60)
 
 
 def public_id(prefix: Prefix, value: UUID) -> str:

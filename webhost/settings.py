@@ -13,7 +13,6 @@ from typing import Any
 import environ
 from celery.schedules import crontab
 from django.core.exceptions import ImproperlyConfigured
-from django.urls import reverse_lazy
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = environ.Env()
@@ -255,8 +254,7 @@ TIME_ZONE = "UTC"  # periods are calendar months in UTC for everybody (ledger.md
 USE_TZ = True
 USE_I18N = False
 USE_THOUSAND_SEPARATOR = True
-DATE_FORMAT = "Y-m-d"
-DATETIME_FORMAT = "Y-m-d H:i"
+FORMAT_MODULE_PATH = "webhost.formats"  # over Django's own locale, which wins over DATE_FORMAT and its like
 vars().update(env.email("EMAIL_URL", default="consolemail://"))
 EMAIL_TIMEOUT = 10  # a mail server that hangs must not keep a worker from the books
 DEFAULT_FROM_EMAIL = env("DEFAULT_FROM_EMAIL", default=SUPPORT_EMAIL)
@@ -295,69 +293,8 @@ PGHISTORY_APPEND_ONLY = True
 UNFOLD: dict[str, Any] = {
     "SITE_TITLE": "webhost.systems",
     "SITE_HEADER": "webhost.systems",
-    "SIDEBAR": {
-        "navigation": [
-            {
-                "title": title,
-                "items": [{"title": name, "link": reverse_lazy(f"admin:{page}_changelist")} for name, page in items],
-            }
-            for title, items in (
-                (
-                    "Customers",
-                    [
-                        ("Accounts", "entitlements_account"),
-                        ("Overrides", "entitlements_override"),
-                        ("Refusals", "entitlements_denial"),
-                        ("Adjustments", "entitlements_adjustment"),
-                        ("Alerts", "telemetry_alertevent"),
-                        ("Alert messages", "telemetry_alertdelivery"),
-                    ],
-                ),
-                (
-                    "Prices",
-                    [
-                        ("Tiers", "entitlements_tier"),
-                        ("Stripe prices", "entitlements_tierprice"),
-                        ("Rate cards", "telemetry_ratecard"),
-                    ],
-                ),
-                (
-                    "Billing",
-                    [
-                        ("Stripe customers", "billing_customer"),
-                        ("Subscriptions", "billing_subscription"),
-                        ("Problems", "billing_billingproblem"),
-                        ("Stripe events", "billing_stripeevent"),
-                        ("Refused deliveries", "billing_refuseddelivery"),
-                        ("Reconciliations", "billing_reconciliation"),
-                    ],
-                ),
-                (
-                    "Running",
-                    [
-                        ("Agents", "runtimes_agent"),
-                        ("Deployments", "runtimes_deployment"),
-                        ("Invocations", "entitlements_admission"),
-                        ("Sessions", "runtimes_agentsession"),
-                        ("Grants", "runtimes_grant"),
-                        ("Tool use", "runtimes_tooluse"),
-                        ("Secrets", "runtimes_secretname"),
-                        ("Runtime switches", "runtimes_runtimeswitch"),
-                        ("Daily cost", "telemetry_dailycost"),
-                        ("Reports", "telemetry_report"),
-                        ("Statements", "telemetry_usagestatement"),
-                    ],
-                ),
-                (
-                    "Audit",
-                    [
-                        ("Audit log", "entitlements_historyentry"),
-                        ("Unsigned changes", "entitlements_unsignedchange"),
-                    ],
-                ),
-            )
-        ],
-    },
+    "STYLES": ["webhost.desk.navigation.stylesheet"],
+    "SIDEBAR": {"show_search": True, "navigation": "webhost.desk.navigation.sidebar"},
 }
 
 # --- Keys and runtimes ----------------------------------------------------------------------------

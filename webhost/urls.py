@@ -12,6 +12,7 @@ import runtimes.api
 import runtimes.gateway
 import telemetry.api
 import telemetry.pages
+import webhost.desk.views
 from webhost import health, pages
 
 v1 = [
@@ -28,6 +29,7 @@ urlpatterns = [
     path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),
     path("v1/", include(v1)),
+    *webhost.desk.views.urlpatterns,
     path("admin/", admin.site.urls),
     *pages.urlpatterns,
     *telemetry.pages.urlpatterns,

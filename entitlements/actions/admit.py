@@ -69,6 +69,7 @@ def admit(
                 at=look.at,
                 agent_id=subject.agent_id,
                 trace_id=trace_id,
+                tier=look.entitlements.tier,
             )
             raise explained(look, found, ask_of(subject, estimate))
     raise UnavailableError("Too many calls at once to decide on this one; please try again.", retry_after=1)

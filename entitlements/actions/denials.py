@@ -21,10 +21,11 @@ from webhost.errors import UnavailableError
 logger = logging.getLogger(__name__)
 
 _UPSERT = """
-INSERT INTO entitlements_denial AS d (account_id, limit_type, period, minute, count, agent_id, trace_id)
-VALUES (%(account)s, %(limit_type)s, %(period)s, %(minute)s, %(count)s, %(agent)s, %(trace)s)
+INSERT INTO entitlements_denial AS d (account_id, limit_type, period, minute, count, agent_id, trace_id, tier)
+VALUES (%(account)s, %(limit_type)s, %(period)s, %(minute)s, %(count)s, %(agent)s, %(trace)s, %(tier)s)
 ON CONFLICT (account_id, limit_type, minute) DO UPDATE SET
-    count = d.count + excluded.count, agent_id = excluded.agent_id, trace_id = excluded.trace_id
+    count = d.count + excluded.count, agent_id = excluded.agent_id, trace_id = excluded.trace_id,
+    tier = excluded.tier
 RETURNING id
 """
 _MOST_WAITING = 10_000
@@ -38,6 +39,7 @@ class _Waiting:
     count: int
     agent_id: UUID | None
     trace_id: str
+    tier: str
 
 
 _waiting: dict[_Key, _Waiting] = {}
@@ -45,20 +47,30 @@ _lock = threading.Lock()
 
 
 def record_denial(
-    account_id: UUID, limit_type: LimitType, *, period: date, at: datetime, agent_id: UUID | None, trace_id: str
+    account_id: UUID,
+    limit_type: LimitType,
+    *,
+    period: date,
+    at: datetime,
+    agent_id: UUID | None,
+    trace_id: str,
+    tier: str = "",
 ) -> None:
-    """Count a refusal. Never fails a request: what cannot be written now is written later."""
+    """Count a refusal, under the slug of the tier that it was judged by.
+
+    Never fails a request: what cannot be written now is written later.
+    """
     minute = at.replace(second=0, microsecond=0)
     key = (account_id, limit_type.value, minute)
     with _lock:
         if key in _waiting:
             waiting = _waiting[key]
             waiting.count += 1
-            waiting.agent_id, waiting.trace_id = agent_id, trace_id
+            waiting.agent_id, waiting.trace_id, waiting.tier = agent_id, trace_id, tier
             return
-        _waiting[key] = _Waiting(period, 0, agent_id, trace_id)
+        _waiting[key] = _Waiting(period, 0, agent_id, trace_id, tier)
         over = [k for k in _waiting if k[2] < minute] if len(_waiting) < _MOST_WAITING else list(_waiting)
-    _write(key, _Waiting(period, 1, agent_id, trace_id))
+    _write(key, _Waiting(period, 1, agent_id, trace_id, tier))
     flush_denials(over)
 
 
@@ -84,6 +96,7 @@ def _write(key: _Key, waiting: _Waiting) -> None:
                 "count": waiting.count,
                 "agent": waiting.agent_id,
                 "trace": waiting.trace_id,
+                "tier": waiting.tier,
             },
         )
     except UnavailableError:

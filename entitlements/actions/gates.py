@@ -54,6 +54,7 @@ def require_runtime(
             at=look.at,
             agent_id=agent_id,
             trace_id=current_trace_id(),
+            tier=look.entitlements.tier,
         )
         raise refusal
 
@@ -76,6 +77,14 @@ def require_room(account_id: UUID, cap: LimitType, current: int, *, agent_id: UU
     refusal = rules.refused_by_cap(look.entitlements, cap, current)
     if refusal is None:
         return
-    record_denial(account_id, cap, period=look.period, at=look.at, agent_id=agent_id, trace_id=current_trace_id())
+    record_denial(
+        account_id,
+        cap,
+        period=look.period,
+        at=look.at,
+        agent_id=agent_id,
+        trace_id=current_trace_id(),
+        tier=look.entitlements.tier,
+    )
     way_out = rules.tier_with_cap(look.offered, look.overrides, look.at, cap, current)
     raise refusal_error([refusal], look.entitlements, period=look.period, at=look.at, way_out=way_out)

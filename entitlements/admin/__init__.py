@@ -7,9 +7,10 @@ from django.contrib.auth.models import Group
 from knox.models import AuthToken
 
 from entitlements.admin.accounts import AccountAdmin
+from entitlements.admin.denials import DenialAdmin, DenialFigureAdmin
 from entitlements.admin.history import HistoryAdmin
 from entitlements.admin.overrides import OverrideAdmin
-from entitlements.admin.receipts import AdjustmentAdmin, AdmissionAdmin, DenialAdmin
+from entitlements.admin.receipts import AdjustmentAdmin, AdmissionAdmin
 from entitlements.admin.tiers import TierAdmin
 from entitlements.admin.unsigned import UnsignedChangeAdmin
 
@@ -18,6 +19,7 @@ __all__ = [
     "AdjustmentAdmin",
     "AdmissionAdmin",
     "DenialAdmin",
+    "DenialFigureAdmin",
     "HistoryAdmin",
     "OverrideAdmin",
     "TierAdmin",

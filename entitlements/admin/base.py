@@ -15,6 +15,8 @@ from unfold.admin import ModelAdmin
 from unfold.forms import ActionForm
 from unfold.widgets import UnfoldAdminTextInputWidget
 
+from entitlements.actions.lookup import accounts_like
+from entitlements.admin.listing import BoundedPaginator
 from entitlements.models import Account, Tier
 from webhost.errors import NotFoundError, WebhostError
 from webhost.ids import Prefix, parse_id
@@ -48,7 +50,7 @@ def account_ids_like(text: str) -> list[UUID]:
     found = account_id_in(text)
     if found is not None:
         return [found]
-    return list(Account.objects.filter(email__icontains=text.strip()).values_list("pk", flat=True)[:100])
+    return [account.pk for account in accounts_like(text, most=100)]
 
 
 def account_emails(ids: set[UUID]) -> dict[UUID, str]:
@@ -114,6 +116,7 @@ class ActionAdmin(ModelAdmin):  # type: ignore[misc]  # untyped library
     compressed_fields = True
     warn_unsaved_form = True
     show_full_result_count = False
+    paginator = BoundedPaginator
     delete_confirmation_template = "entitlements/admin_delete.html"
     delete_selected_confirmation_template = "entitlements/admin_delete_selected.html"
 
@@ -189,6 +192,7 @@ class ReadOnlyAdmin(ModelAdmin):  # type: ignore[misc]  # untyped library
 
     actions = None
     show_full_result_count = False
+    paginator = BoundedPaginator
 
     def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Nobody adds."""

@@ -116,7 +116,9 @@ class OverrideAdmin(ActionAdmin):
     list_display = ("account", "key", "shown_value", "ends_at", "reason", "created_by", "created_at")
     list_select_related = ("account", "created_by")
     list_filter = (LiveFilter, "key")
-    search_fields = ("account__email", "reason")
+    ordering = ("-pk",)
+    sortable_by = ("ends_at",)
+    search_fields = ("reason",)
     search_help_text = "E-mail address, acc_ id, or a part of the reason"
     autocomplete_fields = ("account",)
     change_form_before_template = "entitlements/admin_override.html"
@@ -134,8 +136,10 @@ class OverrideAdmin(ActionAdmin):
         self, request: HttpRequest, queryset: QuerySet[Override], search_term: str
     ) -> tuple[QuerySet[Override], bool]:
         """Find by what support has on the phone."""
-        if search_term.startswith("acc_"):
-            return queryset.filter(account__in=account_ids_like(search_term)), False
+        term = search_term.strip()
+        of_account = queryset.filter(account__in=account_ids_like(term)) if term else queryset
+        if term.startswith("acc_") or "@" in term or (term and of_account.exists()):
+            return of_account, False
         found: tuple[QuerySet[Override], bool] = super().get_search_results(request, queryset, search_term)
         return found
 

@@ -2,7 +2,7 @@
 
 from entitlements.models.accounts import Account, ApiToken, GroupMembership, IdempotencyRecord
 from entitlements.models.history import HistoryEntry, UnsignedChange
-from entitlements.models.ledger import Adjustment, Admission, Denial, Movement, PeriodCounter
+from entitlements.models.ledger import Adjustment, Admission, Denial, DenialFigure, Movement, PeriodCounter
 from entitlements.models.tiers import ENTITLEMENT_FIELDS, Override, Tier, TierPrice
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Admission",
     "ApiToken",
     "Denial",
+    "DenialFigure",
     "GroupMembership",
     "HistoryEntry",
     "IdempotencyRecord",

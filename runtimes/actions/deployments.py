@@ -1,4 +1,4 @@
-"""From a zip to a deployment that serves: accept, deploy, finish, activate, remove.
+"""From a zip to a deployment that serves: accept, deploy, finish, activate, give up.
 
 Everything after acceptance may be repeated: a worker killed half-way is resumed by the sweep, the
 provider adopts what it made before, and the previous version keeps serving until the pointer moves.
@@ -22,16 +22,14 @@ from django.utils import timezone
 
 from entitlements.actions.gates import lock_account, require_room, require_runtime
 from entitlements.enums import LimitType, Runtime
-from runtimes.actions.grants import close_grants, give_back_all, mark_given, open_grants
-from runtimes.actions.sessions import stop_sessions_of
+from runtimes.actions.grants import give_back_all, mark_given, open_grants
 from runtimes.actions.targets import target_of
 from runtimes.bundle import prepare_bundle, read_bundle
 from runtimes.bundles.config import timeout_for
 from runtimes.enums import DeploymentStatus
 from runtimes.errors import DeploymentFailedError
-from runtimes.models import Agent, Artifact, Deployment, DeploymentLogLine, RuntimeSwitch, SecretName
+from runtimes.models import Agent, Artifact, Deployment, DeploymentLogLine, RuntimeSwitch
 from runtimes.providers import PROVIDERS
-from runtimes.providers.base import AgentRef
 from webhost.errors import ConflictError, InvalidRequestError, NotFoundError, WebhostError
 from webhost.history import noted
 from webhost.ids import new_id
@@ -297,52 +295,3 @@ def unfinished(now: datetime) -> list[UUID]:
         .order_by(F("deadline_at"))
         .values_list("pk", flat=True)[:50]
     )
-
-
-def remove_remote(now: datetime) -> int:
-    """Remove at the providers what was given up: deployments, then deleted agents. Returns how many are gone.
-
-    What cannot be removed now stays marked and is tried again by the next sweep, until it is gone.
-    """
-    gone = 0
-    with noted(source="task runtimes.sweep_removals"):
-        for deployment in Deployment.objects.filter(
-            removal_requested_at__isnull=False, removed_at__isnull=True
-        ).order_by("removal_requested_at")[:50]:
-            gone += _remove_one(deployment, now)
-        for agent in Agent.objects.filter(deleted_at__isnull=False, removed_at__isnull=True)[:50]:
-            gone += _remove_agent(agent, now)
-    return gone
-
-
-def _remove_agent(agent: Agent, now: datetime) -> int:
-    if agent.deployments.filter(status=DeploymentStatus.DEPLOYING).exists():
-        return 0
-    for deployment in agent.deployments.filter(removed_at__isnull=True):
-        if not _remove_one(deployment, now):
-            return 0
-    # Only those that ever had something of it are asked.
-    runtimes = set(agent.deployments.values_list("runtime_provider", flat=True))
-    runtimes |= set(SecretName.objects.filter(agent=agent).values_list("runtime", flat=True))
-    try:
-        for runtime in sorted(runtimes & PROVIDERS.keys()):
-            PROVIDERS[runtime].remove_agent(AgentRef(agent.account_id, agent.pk))
-    except WebhostError as error:
-        logger.warning("Agent %s could not be removed yet: %s", agent.public_id, error.message)
-        return 0
-    Agent.objects.filter(pk=agent.pk).update(removed_at=now)
-    return 1
-
-
-def _remove_one(deployment: Deployment, now: datetime) -> int:
-    provider = PROVIDERS.get(deployment.runtime_provider)
-    try:
-        if provider is not None:
-            if provider.has_machines:
-                stop_sessions_of(deployment, now, because="its version was removed")
-            provider.remove(target_of(deployment))
-    except WebhostError as error:
-        logger.warning("Deployment %s could not be removed yet: %s", deployment.public_id, error.message)
-        return 0
-    close_grants(deployment, because="removed")
-    return Deployment.objects.filter(pk=deployment.pk).update(removed_at=now)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from runtimes.admin import account
-from runtimes.admin.agents import AgentAdmin, DeploymentAdmin, SecretNameAdmin
+from runtimes.admin.agents import AgentAdmin
+from runtimes.admin.deployments import DeploymentAdmin, SecretNameAdmin
 from runtimes.admin.sessions import SessionAdmin
 from runtimes.admin.switches import SwitchAdmin
 from runtimes.admin.tools import GrantAdmin, ToolUseAdmin

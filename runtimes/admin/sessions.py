@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
@@ -15,16 +14,17 @@ from django.utils import timezone
 from django.utils.text import Truncator
 
 from entitlements.actions.authorship import ChangeSource
-from entitlements.admin.base import ReadOnlyAdmin, actor_of
+from entitlements.admin.base import ReadOnlyAdmin, account_ids_like, actor_of
+from entitlements.admin.listing import SinceByIdFilter, one_of
 from entitlements.admin.receipts import OfAccountAdmin
+from entitlements.enums import Runtime
 from runtimes.actions.sessions import stop_session
-from runtimes.admin.search import found_by_id_or_account
 from runtimes.display import session_status
 from runtimes.enums import SessionStatus
-from runtimes.models import Agent, AgentSession
-from webhost.errors import InvalidRequestError, WebhostError
+from runtimes.models import Agent, AgentSession, Deployment
+from webhost.errors import InvalidRequestError, NotFoundError, WebhostError
 from webhost.history import noted
-from webhost.ids import Prefix, public_id
+from webhost.ids import Prefix, parse_id, public_id
 
 # Each is a call to a provider while somebody waits for the page.
 _MOST_AT_ONCE: Final = 50
@@ -79,8 +79,7 @@ def stop_selected(
         return TemplateResponse(request, "runtimes/admin_stop_sessions.html", context)
     for session in sessions:
         try:
-            with noted(actor=actor_of(request), reason=reason[:500], source=ChangeSource.ADMIN.value):
-                _stop(session, f"{reason[:100]} ({actor_of(request)})")
+            _stop(session, actor=actor_of(request), reason=reason)
         except WebhostError as error:
             modeladmin.message_user(request, f"{session.session_id}: {error.message}", messages.ERROR)
         else:
@@ -88,11 +87,13 @@ def stop_selected(
     return None
 
 
-def _stop(session: AgentSession, because: str) -> None:
+def _stop(session: AgentSession, *, actor: str, reason: str) -> None:
     agent = Agent.objects.filter(pk=session.agent_id).first()
     if agent is None:
         raise InvalidRequestError("Its agent is gone, and all of it at the provider.")
-    stop_session(agent, session.session_id, because=because)
+    # No transaction around it: the action calls a provider.
+    with noted(actor=actor, reason=reason[:500], source=ChangeSource.ADMIN.value):
+        stop_session(agent, session.session_id, because=f"{reason[:100]} ({actor})")
 
 
 @admin.register(AgentSession)
@@ -103,17 +104,18 @@ class SessionAdmin(OfAccountAdmin):
     list_display = (
         "name", "account", "agent", "runtime", "status", "invocations", "started_at", "last_used_at", "stopped_at",
     )  # fmt: skip
-    list_filter = (StatusFilter, "runtime")
+    list_filter = (StatusFilter, one_of("runtime", tuple(Runtime), "runtime"), SinceByIdFilter)
+    ordering = ("-pk",)  # as they began, by the primary key
+    sortable_by = ()
     list_per_page = 50
     search_fields = ("session_id",)
-    search_help_text = "E-mail address; acc_, agt_, dep_ or ses_ id"
+    search_help_text = "E-mail address; acc_, agt_, dep_ or ses_ id; the name of a session"
     change_form_outer_before_template = "runtimes/admin_session.html"
     fields = (
         "session_id", "public_id", "account", "agent", "deployment", "runtime", "status", "invocations", "started_at",
         "last_used_at", "ends_at", "stopped_at", "stopped_because",
     )  # fmt: skip
     readonly_fields = fields
-    ids: ClassVar[Mapping[Prefix, str]] = {Prefix.AGENT: "agent_id", Prefix.DEPLOYMENT: "deployment_id"}
 
     def has_stop_permission(self, request: HttpRequest) -> bool:
         """Let those stop sessions who may change them; looking needs less."""
@@ -138,14 +140,40 @@ class SessionAdmin(OfAccountAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Find by what support has on the phone: a ses_ id is our own, or what the gateway named the session."""
-        term = search_term.strip()
-        if term.startswith(f"{Prefix.SESSION.value}_"):
-            named = queryset.filter(session_id=term)
-            return named | found_by_id_or_account(queryset, term, {Prefix.SESSION: "pk"}, account="account_id"), False
-        return found_by_id_or_account(queryset, term, self.ids, account="account_id"), False
+        """Find by what support has on the phone: an id, the name that its caller gave it, or an account.
 
-    @admin.display(description="session", ordering="session_id")
+        Sessions are indexed by their agents, so an account's or a deployment's are those of its agents.
+        """
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        try:
+            return self._found(queryset, term), False
+        except NotFoundError:
+            return queryset.none(), False
+
+    @staticmethod
+    def _found(rows: QuerySet[Any], term: str) -> QuerySet[Any]:
+        prefix = term.partition("_")[0]
+        if prefix == Prefix.AGENT:
+            return rows.filter(agent_id=parse_id(Prefix.AGENT, term))
+        if prefix == Prefix.DEPLOYMENT:
+            deployment_id = parse_id(Prefix.DEPLOYMENT, term)
+            of_it = Deployment.objects.filter(pk=deployment_id).values("agent_id")
+            return rows.filter(agent_id__in=of_it, deployment_id=deployment_id)
+        named = rows.filter(session_id=term)
+        if prefix == Prefix.SESSION:
+            # Our own id of the record, or what the gateway called a session that had no name.
+            try:
+                return named | rows.filter(pk=parse_id(Prefix.SESSION, term))
+            except NotFoundError:
+                return named
+        if prefix != Prefix.ACCOUNT and named.exists():
+            return named
+        accounts = [parse_id(Prefix.ACCOUNT, term)] if prefix == Prefix.ACCOUNT else account_ids_like(term)
+        return rows.filter(agent_id__in=Agent.objects.filter(account_id__in=accounts).values("pk"))
+
+    @admin.display(description="session")
     def name(self, session: AgentSession) -> str:
         """Show how its caller names it, as far as a list has room."""
         return Truncator(session.session_id).chars(_SHORT_NAME)
@@ -173,4 +201,4 @@ class SessionAdmin(OfAccountAdmin):
     @admin.display(description="ends at")
     def ends_at(self, session: AgentSession) -> str:
         """Show when it ends, or ended, by itself."""
-        return f"{session.ends_at():%Y-%m-%d %H:%M}"
+        return f"{session.ends_at():%Y-%m-%d %H:%M} UTC"

@@ -2,7 +2,8 @@
 
 from telemetry.admin import account
 from telemetry.admin.alerts import AlertDeliveryAdmin, AlertEventAdmin
-from telemetry.admin.usage import DailyCostAdmin, RateCardAdmin, ReportAdmin, UsageStatementAdmin
+from telemetry.admin.reports import ReportAdmin
+from telemetry.admin.usage import DailyCostAdmin, RateCardAdmin, UsageStatementAdmin
 
 __all__ = [
     "AlertDeliveryAdmin",

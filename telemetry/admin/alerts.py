@@ -10,8 +10,10 @@ from django.http import HttpRequest
 from unfold.admin import TabularInline
 
 from entitlements.admin.base import ReadOnlyAdmin, account_ids_like
+from entitlements.admin.listing import SinceByIdFilter, one_of
 from entitlements.models import Account
-from telemetry.models import AlertDelivery, AlertEvent
+from entitlements.rules import BUDGETS
+from telemetry.models import AlertDelivery, AlertEvent, AlertKind, DeliveryStatus
 from webhost.errors import NotFoundError
 from webhost.ids import Prefix, parse_id, public_id
 
@@ -41,7 +43,12 @@ class AlertEventAdmin(ReadOnlyAdmin):
     """Budgets that reached a threshold."""
 
     list_display = ("fired_at", "account", "limit_type", "threshold", "used", "limit", "period", "recovered_at")
-    list_filter = ("limit_type", "threshold", "period", ("recovered_at", admin.EmptyFieldListFilter))
+    list_filter = (
+        one_of("limit_type", tuple(m.value for m in BUDGETS), "limit"), SinceByIdFilter,
+        ("recovered_at", admin.EmptyFieldListFilter),
+    )  # fmt: skip
+    ordering = ("-pk",)
+    sortable_by = ()
     search_fields = ("limit_type",)
     search_help_text = "E-mail address, acc_ or evt_ id"
     fields = (
@@ -66,7 +73,7 @@ class AlertEventAdmin(ReadOnlyAdmin):
                 return queryset.none(), False
         return (queryset.filter(account_id__in=account_ids_like(term)) if term else queryset), False
 
-    @admin.display(description="account", ordering="email")
+    @admin.display(description="account")
     def account(self, row: Any) -> str:
         """Show the address, or the id of an account that is gone."""
         return row.email or public_id(Prefix.ACCOUNT, row.account_id)
@@ -85,10 +92,15 @@ class AlertDeliveryAdmin(ReadOnlyAdmin):
         "created_at", "account", "event", "kind", "address", "status", "attempts", "last_error", "last_status",
         "next_try_at", "sent_at",
     )  # fmt: skip
-    list_filter = ("status", "kind")
+    list_filter = (
+        one_of("status", tuple(DeliveryStatus.values), "status"), one_of("kind", tuple(AlertKind.values), "kind"),
+        SinceByIdFilter,
+    )  # fmt: skip
+    ordering = ("-pk",)
+    sortable_by = ()
     list_select_related = ("event",)
     search_fields = ("address",)
-    search_help_text = "E-mail address or acc_ id of the account, or the host that was called"
+    search_help_text = "E-mail address or acc_ id of the account, or evt_ id of the alert"
     fields = list_display
     readonly_fields = fields
 
@@ -99,14 +111,18 @@ class AlertDeliveryAdmin(ReadOnlyAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Find by account, or by where it went."""
+        """Find by alert, or by account through its alerts."""
         term = search_term.strip()
         if not term:
             return queryset, False
-        of_account = queryset.filter(event__account_id__in=account_ids_like(term))
-        return of_account | queryset.filter(address__icontains=term), False
+        if term.startswith("evt_"):
+            try:
+                return queryset.filter(event_id=parse_id(Prefix.EVENT, term)), False
+            except NotFoundError:
+                return queryset.none(), False
+        return queryset.filter(event__account_id__in=account_ids_like(term)), False
 
-    @admin.display(description="account", ordering="email")
+    @admin.display(description="account")
     def account(self, row: Any) -> str:
         """Show the address, or the id of an account that is gone."""
         return row.email or public_id(Prefix.ACCOUNT, row.event.account_id)

@@ -1,4 +1,4 @@
-"""Prices, edited with a reason; reports, costs and statements, to read."""
+"""Prices, edited with a reason; costs and statements, to read."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from entitlements.admin.base import (
     account_ids_like,
     actor_of,
 )  # fmt: skip
+from entitlements.admin.listing import one_of, since, since_by_serial
+from entitlements.enums import Runtime
 from telemetry import rules
 from telemetry.actions import rate_cards as actions
-from telemetry.models import DailyCost, RateCard, Report, UsageStatement
-from webhost.errors import NotFoundError
-from webhost.ids import Prefix, parse_id, public_id
+from telemetry.models import DailyCost, RateCard, UsageStatement
+from webhost.ids import Prefix, public_id
 
 
 class RateCardForm(ReasonForm):
@@ -96,61 +97,14 @@ class RateCardAdmin(ActionAdmin):
         actions.delete_rate_card(obj.pk, actor=actor_of(request), reason=DELETED_HERE)
 
 
-@admin.register(Report)
-class ReportAdmin(ReadOnlyAdmin):
-    """Signed reports, as they came and what became of them."""
-
-    list_display = ("received_at", "event", "status", "reason", "invocation", "deployment", "facts", "attempts")
-    list_filter = ("status",)
-    search_fields = ("facts",)
-    search_help_text = "dep_, inv_ or acc_ id, or the account's e-mail address"
-    fields = (
-        "received_at", "processed_at", "event", "status", "reason", "attempts", "invocation", "deployment", "facts",
-        "key_id", "signature", "delivery_id", "item",
-    )  # fmt: skip
-    readonly_fields = fields
-    list_per_page = 50
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Report], search_term: str
-    ) -> tuple[QuerySet[Report], bool]:
-        """Find by what support has on the phone."""
-        del request
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        try:
-            if term.startswith("dep_"):
-                return queryset.filter(deployment_id=parse_id(Prefix.DEPLOYMENT, term)), False
-            if term.startswith("inv_"):
-                return queryset.filter(invocation_id=parse_id(Prefix.INVOCATION, term)), False
-        except NotFoundError:
-            return queryset.none(), False
-        return queryset.filter(account_id__in=account_ids_like(term)), False
-
-    @admin.display(description="event id")
-    def event(self, report: Report) -> str:
-        """Show the event id as text."""
-        return bytes(report.event_id).decode(errors="replace")
-
-    @admin.display(description="invocation")
-    def invocation(self, report: Report) -> str:
-        """Show the public id."""
-        return public_id(Prefix.INVOCATION, report.invocation_id) if report.invocation_id else "-"
-
-    @admin.display(description="deployment")
-    def deployment(self, report: Report) -> str:
-        """Show the public id."""
-        return public_id(Prefix.DEPLOYMENT, report.deployment_id)
-
-
 @admin.register(DailyCost)
 class DailyCostAdmin(ReadOnlyAdmin):
     """What each runtime is estimated to cost, day by day (UTC), and which alarms that raised."""
 
     list_display = ("day", "runtime", "estimated_cost", "alarm", "computed_at")
-    list_filter = ("runtime", ("alarm_raised_at", admin.EmptyFieldListFilter))
-    date_hierarchy = "day"
+    list_filter = (
+        one_of("runtime", tuple(Runtime), "runtime"), ("alarm_raised_at", admin.EmptyFieldListFilter), since("day"),
+    )  # fmt: skip
     fields = ("day", "runtime", "estimated_cost", "computed_at", "alarm_raised_at", "alarm_raised_for")
     readonly_fields = fields
 
@@ -170,8 +124,11 @@ class UsageStatementAdmin(ReadOnlyAdmin):
     """Signed totals of closed months, and their restatements."""
 
     list_display = ("period", "account", "number", "totals", "reason", "created_at")
-    list_filter = ("period",)
+    list_filter = (since_by_serial("created_at"),)
+    ordering = ("-pk",)
+    sortable_by = ()
     search_fields = ("reason",)
+    search_help_text = "E-mail address or acc_ id"
     fields = ("account", "period", "number", "totals", "reason", "created_at", "payload", "mac")
     readonly_fields = fields
 

@@ -40,6 +40,9 @@ class Delivery(models.Model):
         return f"{self.deployment_id} {self.received_at:%Y-%m-%dT%H:%M:%S}"
 
 
+_NOT_ACCEPTED = Q(status__in=[str(s) for s in (ReportStatus.DUPLICATE, ReportStatus.REJECTED, ReportStatus.PARKED)])
+
+
 class Report(models.Model):
     """A signed usage report as its bytes; kept before it is judged, so that none is lost.
 
@@ -81,6 +84,10 @@ class Report(models.Model):
                 "account_id", models.F("id").desc(), condition=Q(account_id__isnull=False), name="report_of_account"
             ),
             models.Index("delivery_id", condition=Q(delivery_id__isnull=False), name="report_of_delivery"),
+            # What support asks for: what a deployment sent, and what of all was not accepted, which is rare.
+            models.Index("deployment_id", "id", name="report_of_deployment"),
+            models.Index("status", "id", condition=_NOT_ACCEPTED, name="report_not_accepted"),
+            models.Index("deployment_id", "status", condition=_NOT_ACCEPTED, name="report_refused_of_one"),
         ]
         constraints: ClassVar = [
             models.UniqueConstraint(

@@ -70,10 +70,10 @@ class TestWhatItSays:
         row.delete()
         texts = pages_of(stella, account, "override")[0]
         assert [t.split("Overrides ")[1].split(" · ")[0] for t in texts] == [
-            "Override removed: Agents = 5 not recorded",
+            "Override removed: Agents = 5 database role webhost",
             f"Override ended: Agents = 5 {stella.account.email}",
             f"Override: Agents 3 → 5 without end {stella.account.email}",
-            "Override: Agents = 3 without end not recorded",
+            "Override: Agents = 3 without end database role webhost",
         ]
 
     def test_of_refusals_it_tells_the_first_of_each_day_and_limit(self, stella: Staff) -> None:

@@ -16,7 +16,7 @@ from entitlements import ledger
 from entitlements.actions.standing import read_standing
 from entitlements.enums import Capability, LimitType, Outcome, Runtime
 from entitlements.models import Account, Admission, PeriodCounter
-from runtimes.actions import deployments, grants, invoke, sessions, tools
+from runtimes.actions import deployments, grants, invoke, removals, sessions, tools
 from runtimes.errors import DeploymentFailedError
 from runtimes.models import AgentSession, Deployment, Grant, ToolUse
 from runtimes.providers.base import ToolSession, Usage
@@ -34,7 +34,7 @@ TOOLS = ["browser", "codeInterpreter"]
 def lender(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lender]:
     provider = Lender()
     table = MappingProxyType({Runtime.AGENTCORE: provider})
-    for module in (deployments, invoke, grants, sessions, tools):
+    for module in (deployments, invoke, grants, removals, sessions, tools):
         monkeypatch.setattr(module, "PROVIDERS", table)
     return provider
 
@@ -512,7 +512,7 @@ class TestVersions:
         alice = Owner()
         Deployment.objects.filter(pk=alice.deployment.pk).update(removal_requested_at=timezone.now())
         alice.call(sessionId="mine")
-        deployments.remove_remote(timezone.now())
+        removals.remove_remote(timezone.now())
         assert alice.deployment.pk in lender.of("remove")
         assert len(lender.about("stop", alice.deployment)) == 1
         assert not Grant.objects.filter(deployment=alice.deployment, withdrawn_at=None).exists()

@@ -1,0 +1,1 @@
+"""English, the one language of every page."""
