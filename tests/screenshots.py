@@ -21,7 +21,9 @@ from webhost.local.demo.people import Customer, Support
 FOLDER = Path(__file__).resolve().parents[1] / ".local" / "screenshots"
 PAGES = {"overview": "/", "billing": "/billing/?tier=pro", "docs": "/v1/docs"}
 DESK = {
-    "admin": "/admin/", "tiers": "/admin/entitlements/tier/", "tier": "/admin/entitlements/tier/1/change/",
+    "admin": "/admin/", "search": "/admin/search/?q=example.com", "refusals": "/admin/entitlements/denial/by-account/",
+    "figures": "/admin/entitlements/denialfigure/", "agents": "/admin/runtimes/agent/",
+    "tiers": "/admin/entitlements/tier/", "tier": "/admin/entitlements/tier/1/change/",
     "prices": "/admin/entitlements/tierprice/", "events": "/admin/billing/stripeevent/",
     "subscriptions": "/admin/billing/subscription/",
 }  # fmt: skip
