@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Case, F, OuterRef, Subquery, TextField, Value, When
+from django.db.models import Case, F, OuterRef, QuerySet, Subquery, TextField, Value, When
 from django.db.models.functions import Cast, Coalesce, Concat, JSONObject, Left
 
 from entitlements.admin.account_events import AUDIT_LOG, event_model, moment_of
@@ -17,6 +17,7 @@ from runtimes.actions.standing import agent_names, verdicts_now
 from runtimes.enums import DeploymentStatus
 from runtimes.models import Agent, AgentSession, SecretName
 
+_MOST_AGENTS = 10_000
 _PAGES = {"secret": "runtimes_secretname", "session": "runtimes_agentsession"}
 _SAID = {
     DeploymentStatus.DEPLOYING: "is being deployed",
@@ -34,6 +35,11 @@ def _moment(event: Any, what: str, model: str) -> Moment:
     # Calls of the API leave no context, tasks name themselves as the source.
     unknown = "" if event.pgh_context else "the customer"
     return moment_of(event, what, page_of_row(f"runtimes_{model}", event.pgh_obj_id), unknown=unknown)
+
+
+def _agents_of(account_id: UUID) -> QuerySet[Agent, Any]:
+    """Return an account's agents to compare with; bounded, as a join without a bound may walk through everybody's."""
+    return Agent.objects.filter(account_id=account_id).order_by().values("pk")[:_MOST_AGENTS]
 
 
 def agent_moments(account_id: UUID, before: Before, most: int) -> Sequence[Moment]:
@@ -70,8 +76,7 @@ def _agent_change(event: Any) -> str:
 
 def deployment_moments(account_id: UUID, before: Before, most: int) -> Sequence[Moment]:
     """Return what became of the account's deployments, and why some failed."""
-    agents = Agent.objects.filter(account_id=account_id).values("pk")
-    events = event_model("runtimes", "Deployment").objects.filter(agent_id__in=agents)
+    events = event_model("runtimes", "Deployment").objects.filter(agent_id__in=_agents_of(account_id))
     rows = before.rows(events.select_related("pgh_context", "agent"), "pgh_created_at", "pgh_id")
     return [_moment(e, _deployment_change(e), "deployment") for e in rows[:most]]
 
@@ -90,7 +95,7 @@ def other_moments(account_id: UUID, before: Before, most: int) -> Sequence[Momen
     The value of a secret is nowhere in this product.
     """
     text = TextField()
-    secrets = SecretName.objects.filter(agent__account_id=account_id).annotate(
+    secrets = SecretName.objects.filter(agent_id__in=_agents_of(account_id)).annotate(
         at=Coalesce("rotated_at", "set_at"), key=Concat(Value("secret-"), Cast("pk", text), output_field=text),
         what=Concat(
             Value("Secret "), "name", Value(" of "), "agent__name",
