@@ -112,6 +112,8 @@ def verdict_on(look: AccountStanding, call: Call) -> Verdict:
 
 def verdict_on_cap(look: AccountStanding, what: str, cap: LimitType, current: int) -> Verdict:
     """Ask the rules whether one more agent or deployment has room."""
+    if not look.is_active:
+        return Verdict(what, (disabled(look),), Weight.REFUSES)
     refusal = rules.refused_by_cap(look.entitlements, cap, current)
     way_out = rules.tier_with_cap(look.offered, look.overrides, look.at, cap, current)
     obstacles = () if refusal is None else (obstacle_of(look, refusal, way_out),)

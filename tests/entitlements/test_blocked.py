@@ -63,6 +63,7 @@ def test_a_disabled_account_passes_nothing() -> None:
     look = replace(look_at(), is_active=False, disabled_reason="Abuse")
     (obstacle,) = verdict_on(look, CLOUD).obstacles
     assert "Abuse" in obstacle.remedy
+    assert not verdict_on_cap(look, "One more agent", LimitType.AGENTS, 0).passes
     assert answer_of(look, [], None).weight == Weight.BLOCKS
 
 
