@@ -8,6 +8,7 @@ from celery import shared_task
 from django.utils import timezone
 
 from entitlements import ledger
+from entitlements.actions import notices
 from entitlements.models import IdempotencyRecord
 from webhost.period import period_of, previous_period
 
@@ -47,3 +48,9 @@ def forget_answers() -> int:
     """Delete kept answers of requests whose Idempotency-Key has expired; return how many."""
     deleted, _ = IdempotencyRecord.objects.filter(expires_at__lt=timezone.now()).delete()
     return deleted
+
+
+@shared_task(name="entitlements.send_notices")
+def send_notices() -> int:
+    """Mail owners what happened to their second factor; return how many mails were sent."""
+    return notices.send_notices()

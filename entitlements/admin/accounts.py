@@ -24,6 +24,7 @@ from entitlements.admin.base import (
     account_id_in,
     actor_of,
 )
+from entitlements.admin.second_factor import ResetsSecondFactor
 from entitlements.display import refusal_line, use_lines, value_lines
 from entitlements.models import Account, Override, Tier
 from webhost.errors import ForbiddenError, NotFoundError
@@ -84,7 +85,7 @@ class NewAccountForm(AccountForm):
 
 
 @admin.register(Account)
-class AccountAdmin(ActionAdmin):
+class AccountAdmin(ResetsSecondFactor, ActionAdmin):
     """Customers and staff. Tokens and password hashes are never shown."""
 
     form = AccountForm

@@ -2,6 +2,7 @@
 
 from entitlements.models.accounts import Account, ApiToken, GroupMembership, IdempotencyRecord
 from entitlements.models.ledger import Adjustment, Admission, Denial, Movement, PeriodCounter
+from entitlements.models.second_factors import Notice, SecondFactor
 from entitlements.models.tiers import ENTITLEMENT_FIELDS, Override, Tier, TierPrice
 
 __all__ = [
@@ -14,8 +15,10 @@ __all__ = [
     "GroupMembership",
     "IdempotencyRecord",
     "Movement",
+    "Notice",
     "Override",
     "PeriodCounter",
+    "SecondFactor",
     "Tier",
     "TierPrice",
 ]
