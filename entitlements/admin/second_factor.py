@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from allauth.mfa.models import Authenticator
 from django import forms
+from django.conf import settings
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -69,6 +70,7 @@ class ResetsSecondFactor(ModelAdmin):  # type: ignore[misc]  # untyped library
             "opts": self.opts,
             "account": account,
             "factor": factor,
+            "closed": account.is_staff and settings.STAFF_TOTP,
             "form": form,
             "page": page,
         }

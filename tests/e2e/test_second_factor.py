@@ -21,7 +21,7 @@ def type_password(page: Page, product: Product, email: str) -> None:
     page.goto(f"{product.url}/sign-in/?next=/admin/")
     page.get_by_label("E-mail address").fill(email)
     page.get_by_label("Password").fill(PASSWORD)
-    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("button", name="Sign in", exact=True).click()
 
 
 def test_stella_sets_up_a_phone_and_from_then_on_the_admin_asks_for_it(product: Product, page: Page) -> None:
@@ -40,7 +40,7 @@ def test_stella_sets_up_a_phone_and_from_then_on_the_admin_asks_for_it(product: 
     assert box["width"] == box["height"] > 150, "it can be scanned"
     page.get_by_text("It cannot be scanned?").click()
     secret = page.locator("#secret").inner_text()
-    page.get_by_label("Code").fill(code_at(secret, time.time()))
+    page.get_by_label("Code", exact=True).fill(code_at(secret, time.time()))
     page.get_by_role("button", name="Set it up").click()
     expect(page.get_by_role("heading", name="Recovery codes")).to_be_visible()
     codes = page.locator(".codes code").all_inner_texts()
@@ -55,16 +55,16 @@ def test_stella_sets_up_a_phone_and_from_then_on_the_admin_asks_for_it(product: 
     expect(page).to_have_url(f"{product.url}/sign-in/code/")
     page.goto(f"{product.url}/admin/")
     expect(page).to_have_url(re.compile("/sign-in/"))
-    page.get_by_label("Code").fill("000000")
-    page.get_by_role("button", name="Sign in").click()
+    page.get_by_label("Code", exact=True).fill("000000")
+    page.get_by_role("button", name="Sign in", exact=True).click()
     expect(page.get_by_role("alert")).to_contain_text("This code is wrong")
-    page.get_by_label("Code").fill(code_at(secret, time.time() + STEP))
-    page.get_by_role("button", name="Sign in").click()
+    page.get_by_label("Code", exact=True).fill(code_at(secret, time.time() + STEP))
+    page.get_by_role("button", name="Sign in", exact=True).click()
     expect(page).to_have_url(f"{product.url}/admin/")
 
     page.context.clear_cookies()
     type_password(page, product, stella.email)
-    page.get_by_label("Code").fill(codes[0])
-    page.get_by_role("button", name="Sign in").click()
+    page.get_by_label("Code", exact=True).fill(codes[0])
+    page.get_by_role("button", name="Sign in", exact=True).click()
     expect(page).to_have_url(f"{product.url}/admin/")
     assert not [text for text in complaints if "Content Security Policy" in text]
