@@ -8,7 +8,7 @@ from celery import shared_task
 from django.utils import timezone
 
 from entitlements import ledger
-from entitlements.actions import unsigned
+from entitlements.actions import notices, unsigned
 from entitlements.models import IdempotencyRecord
 from webhost.period import period_of, previous_period
 
@@ -54,3 +54,9 @@ def forget_answers() -> int:
 def report_unsigned() -> int:
     """Tell support of changes that nobody signed; return how many transactions those are."""
     return unsigned.report_unsigned(timezone.now())
+
+
+@shared_task(name="entitlements.send_notices")
+def send_notices() -> int:
+    """Mail owners what happened to their second factor; return how many mails were sent."""
+    return notices.send_notices()

@@ -34,8 +34,8 @@ _MOST_KEYS: Final = 50_000
 # One network of an IPv6 customer, who has more addresses than there is memory.
 _IPV6_NETWORK: Final = 64
 
-_counts: dict[str, int] = {}
-_counted_minute = 0
+# By the length of a window in seconds: the number of the window that is counted now, and the counts in it.
+_counts: dict[int, tuple[int, dict[str, int]]] = {}
 _lock = threading.Lock()
 _away_until = 0.0
 
@@ -76,7 +76,11 @@ class StrangerThrottle(AccountThrottle):
 def _who(request: Request) -> str:
     if isinstance(request.auth, Caller):
         return request.auth.account_id.hex
-    text = client_address(request._request)  # noqa: SLF001 - headers only
+    return network_of(client_address(request._request))  # noqa: SLF001 - headers only
+
+
+def network_of(text: str) -> str:
+    """Return whose an address is: itself, or the IPv6 network that one customer has all addresses of."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -86,26 +90,55 @@ def _who(request: Request) -> str:
     return str(address)
 
 
-def count(key: str, minute: int) -> int:
-    """Count one more for a key in a minute, in Redis or, while that is away, in this process; return how many."""
-    global _away_until  # noqa: PLW0603 - one Redis, one process, one state
-    if time.monotonic() >= _away_until:
-        shared = f"{key}:{minute}"
+def count(key: str, number: int, seconds: int = _WINDOW) -> int:
+    """Count one more for a key in a window of time; return how many.
+
+    In Redis or, while that is away, in this process. `number` is the window's: the time divided by its length.
+    """
+    if _redis_answers():
+        shared = _shared(key, number, seconds)
         try:
-            if cache.add(shared, 1, timeout=2 * _WINDOW):
+            if cache.add(shared, 1, timeout=2 * seconds):
                 return 1
             return int(cache.incr(shared))
         except (RedisError, OSError, ValueError) as error:
-            _away_until = time.monotonic() + _PAUSE
-            logger.warning("Rates are counted per process for a while: %s.", type(error).__name__)
-    return _count_here(key, minute)
+            _leave_redis_alone(error)
+    return _count_here(key, number, seconds, 1)
 
 
-def _count_here(key: str, minute: int) -> int:
-    global _counted_minute  # noqa: PLW0603 - see count
+def uncount(key: str, number: int, seconds: int) -> None:
+    """Take back one that was counted for a key in a window."""
+    if _redis_answers():
+        try:
+            cache.decr(_shared(key, number, seconds))
+        except ValueError:  # counted in this process, or forgotten
+            pass
+        except (RedisError, OSError) as error:
+            _leave_redis_alone(error)
+        else:
+            return
+    _count_here(key, number, seconds, -1)
+
+
+def _shared(key: str, number: int, seconds: int) -> str:
+    return f"{key}:{number}" if seconds == _WINDOW else f"{key}:{seconds}:{number}"
+
+
+def _redis_answers() -> bool:
+    return time.monotonic() >= _away_until
+
+
+def _leave_redis_alone(error: Exception) -> None:
+    global _away_until  # noqa: PLW0603 - one Redis, one process, one state
+    _away_until = time.monotonic() + _PAUSE
+    logger.warning("Rates are counted per process for a while: %s.", type(error).__name__)
+
+
+def _count_here(key: str, number: int, seconds: int, more: int) -> int:
     with _lock:
-        if minute != _counted_minute or len(_counts) > _MOST_KEYS:
-            _counts.clear()
-            _counted_minute = minute
-        _counts[key] = _counts.get(key, 0) + 1
-        return _counts[key]
+        counted, counts = _counts.get(seconds, (number, {}))
+        if counted != number or len(counts) > _MOST_KEYS:
+            counts = {}
+        _counts[seconds] = (number, counts)
+        counts[key] = max(0, counts.get(key, 0) + more)
+        return counts[key]

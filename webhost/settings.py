@@ -52,6 +52,8 @@ if ENVIRONMENT not in {"local", "production"}:
 LOCAL = ENVIRONMENT == "local"
 DEBUG = env.bool("DEBUG", default=False)
 SECRET_KEY = env("SECRET_KEY")
+# What SECRET_KEY was before; sessions and the secrets of second factors made with it are still read.
+SECRET_KEY_FALLBACKS: list[str] = env.list("SECRET_KEY_FALLBACKS", default=[])
 ALLOWED_HOSTS: list[str] = env.list("ALLOWED_HOSTS", default=["127.0.0.1", "localhost"] if LOCAL else [])
 CSRF_TRUSTED_ORIGINS: list[str] = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 PUBLIC_URL = env("PUBLIC_URL").rstrip("/")
@@ -68,6 +70,9 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "django.contrib.humanize",
     "rest_framework",
+    "allauth",
+    "allauth.account",
+    "allauth.mfa",
     "knox",
     "drf_spectacular",
     "drf_spectacular_sidecar",
@@ -86,6 +91,8 @@ MIDDLEWARE = [
     "webhost.middleware.PagesMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    # Here, and not below, because it answers what views raise; it touches neither session nor database by itself.
+    "allauth.account.middleware.AccountMiddleware",
 ]
 # What pages need and the API's hot path does not: PagesMiddleware runs these for everything but
 # API calls that carry a token.
@@ -96,6 +103,7 @@ PAGES_MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "webhost.middleware.HistoryMiddleware",
+    "entitlements.sign_in.door.SecondFactorMiddleware",
 ]
 
 # They look for the pages' middleware in MIDDLEWARE; it is in PAGES_MIDDLEWARE.
@@ -154,6 +162,7 @@ CELERY_TASK_TIME_LIMIT = 15 * 60
 CELERY_TIMEZONE = "UTC"
 CELERY_ENABLE_UTC = True
 CELERY_BEAT_SCHEDULE = {
+    "sweep notices": {"task": "entitlements.send_notices", "schedule": 60.0},
     "close overdue admissions": {"task": "entitlements.close_overdue", "schedule": 10.0},
     "verify touched counters": {"task": "entitlements.verify_recent", "schedule": 300.0},
     "report unsigned changes": {"task": "entitlements.report_unsigned", "schedule": 60.0},
@@ -186,6 +195,23 @@ AUTH_PASSWORD_VALIDATORS = [
 LOGIN_URL = "/sign-in/"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "/sign-in/"
+# Staff prove a second factor before any page of the admin opens.
+STAFF_TOTP = env.bool("STAFF_TOTP", default=not LOCAL)
+ACCOUNT_ADAPTER = "entitlements.sign_in.adapters.AccountAdapter"
+ACCOUNT_LOGIN_METHODS = {"email"}
+ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*"]
+ACCOUNT_USER_MODEL_USERNAME_FIELD = None
+ACCOUNT_EMAIL_VERIFICATION = "none"
+ACCOUNT_EMAIL_SUBJECT_PREFIX = ""
+ACCOUNT_SESSION_REMEMBER = True
+ACCOUNT_LOGIN_TIMEOUT = 300  # from the password to the code
+ACCOUNT_REAUTHENTICATION_TIMEOUT = 300
+ACCOUNT_REAUTHENTICATION_METHODS = ["password"]
+ACCOUNT_RATE_LIMITS = False  # it fails with Redis; entitlements/sign_in/attempts.py does not
+MFA_ADAPTER = "entitlements.sign_in.adapters.SecondFactorAdapter"
+MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
+MFA_TOTP_ISSUER = "webhost.systems (local)" if LOCAL else "webhost.systems"
+MFA_TOTP_TOLERANCE = 1  # a phone's clock may be off by half a minute (RFC 6238, 5.2)
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 CSRF_COOKIE_SAMESITE = "Lax"

@@ -28,7 +28,7 @@ EDITABLE_FIELDS = (
     "email", "support_tier", "support_tier_until", "is_staff", "is_superuser", "groups",
 )  # fmt: skip
 # What goes with an account when it is deleted. Anything of another app is a reason not to delete it.
-_OWN_APPS = frozenset({"entitlements", "admin", "auth"})
+_OWN_APPS = frozenset({"entitlements", "admin", "auth", "account", "mfa"})
 
 
 def with_tier_in_force(accounts: QuerySet[Account], at: datetime) -> QuerySet[Any]:

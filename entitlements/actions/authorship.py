@@ -22,6 +22,7 @@ class ChangeSource(StrEnum):
 
     ADMIN = "admin"
     COMMAND = "command"
+    PAGE = "page"
 
 
 @contextmanager

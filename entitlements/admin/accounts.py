@@ -26,6 +26,7 @@ from entitlements.admin.base import (
     actor_of,
 )
 from entitlements.admin.moves import move_selected
+from entitlements.admin.second_factor import ResetsSecondFactor
 from entitlements.models import Account, Tier
 from webhost.errors import NotFoundError
 
@@ -85,7 +86,7 @@ class NewAccountForm(AccountForm):
 
 
 @admin.register(Account)
-class AccountAdmin(ActionAdmin):
+class AccountAdmin(ResetsSecondFactor, ActionAdmin):
     """Customers and staff. Tokens and password hashes are never shown.
 
     Its page is in account_page.py; what higher apps add to it (boxes, buttons, verdicts, history) in sections.py.

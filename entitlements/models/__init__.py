@@ -3,6 +3,7 @@
 from entitlements.models.accounts import Account, ApiToken, GroupMembership, IdempotencyRecord
 from entitlements.models.history import HistoryEntry, UnsignedChange
 from entitlements.models.ledger import Adjustment, Admission, Denial, DenialFigure, Movement, PeriodCounter
+from entitlements.models.second_factors import Notice, SecondFactor
 from entitlements.models.tiers import ENTITLEMENT_FIELDS, Override, Tier, TierPrice
 
 __all__ = [
@@ -17,8 +18,10 @@ __all__ = [
     "HistoryEntry",
     "IdempotencyRecord",
     "Movement",
+    "Notice",
     "Override",
     "PeriodCounter",
+    "SecondFactor",
     "Tier",
     "TierPrice",
     "UnsignedChange",

@@ -173,7 +173,7 @@ class TestItsCost:
             assert "weather-bot" in page.content.decode()
             asked.append(len(captured) + len(hot))
         assert asked[0] == asked[1]
-        assert asked[1] <= 25
+        assert asked[1] <= 27  # two of them: whether this session, and this account, has a second factor
 
 
 class TestWhoMayDoWhat:

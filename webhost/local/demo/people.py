@@ -115,11 +115,11 @@ class Support:
         made = json.loads(manage("create_account", f"stella-{secrets.token_hex(4)}@example.com", "--staff").stdout)
         self.url, self.http = url, requests.Session()
         self.email, self.password = str(made["email"]), str(made["password"])
-        page = self.http.get(f"{url}/admin/login/", timeout=30)
+        page = self.http.get(f"{url}/sign-in/", timeout=30)
         self.http.post(
-            f"{url}/admin/login/?next=/admin/",
+            f"{url}/sign-in/?next=/admin/",
             data={"username": made["email"], "password": made["password"], "csrfmiddlewaretoken": _token(page.text)},
-            headers={"Referer": f"{url}/admin/login/"},
+            headers={"Referer": f"{url}/sign-in/"},
             timeout=30,
         )
 
