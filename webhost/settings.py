@@ -320,6 +320,7 @@ UNFOLD: dict[str, Any] = {
     "SITE_TITLE": "webhost.systems",
     "SITE_HEADER": "webhost.systems",
     "STYLES": ["webhost.desk.navigation.stylesheet"],
+    "SCRIPTS": ["webhost.desk.navigation.script"],
     "SIDEBAR": {"show_search": True, "navigation": "webhost.desk.navigation.sidebar"},
 }
 

@@ -91,7 +91,7 @@ def pages(client: Client) -> list[Cost]:
     """Open what support opens most: the page of a busy account, the one search, refusals added up."""
     busy = Account.objects.get(email="desk-100@example.com")
     receipt = Admission.objects.filter(account_id=busy.pk).order_by("-pk")[0]
-    search = reverse("desk_search")
+    search = reverse("admin:search")
     asked = {
         "e-mail": busy.email, "part of an e-mail": "desk-100", "account id": busy.public_id,
         "invocation id": f"inv_{receipt.pk.hex}", "trace id": receipt.trace_id,

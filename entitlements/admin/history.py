@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 from django.contrib import admin, messages
@@ -22,6 +23,7 @@ from entitlements.admin.receipts import BoundedPaginator
 from entitlements.history.finding import MOST_SIGNATURES, ORDER, HistoryQuery, found_entries
 from entitlements.history.telling import Told, tell
 from entitlements.models import HistoryEntry
+from entitlements.sealing import shapes
 from webhost.errors import InvalidRequestError
 
 
@@ -39,6 +41,21 @@ class ToldList(ChangeList):  # type: ignore[misc]  # untyped library
         for entry, told in zip(entries, tell(entries), strict=True):
             entry.told = told
         self.result_list = entries
+
+
+def _kinds_open_to(request: HttpRequest) -> frozenset[str] | None:
+    """Return the kinds of rows whose history somebody may read: all, for who may look at customers, else what he may.
+
+    Whoever sets prices reads what became of them, and no customer's address.
+    """
+    if request.user.has_perm("entitlements.view_account"):
+        return None
+    parts = ((shape.kind, *shape.kind.lower().split(".")) for shape in shapes())
+    return frozenset(kind for kind, app, model in parts if request.user.has_perm(f"{app}.view_{model}"))
+
+
+def _asked(request: HttpRequest) -> HistoryQuery:
+    return replace(HistoryQuery.of(request.GET.dict()), kinds=_kinds_open_to(request))
 
 
 @admin.register(HistoryEntry)
@@ -63,7 +80,7 @@ class HistoryAdmin(ReadOnlyAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[HistoryEntry]:
         """Find what the parameters of the page ask for, all of them at once."""
-        return found_entries(HistoryQuery.of(request.GET.dict()))[0]
+        return found_entries(_asked(request))[0]
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[HistoryEntry], search_term: str
@@ -78,7 +95,8 @@ class HistoryAdmin(ReadOnlyAdmin):
             return None
         kind = label.removesuffix("Event")
         entry = HistoryEntry.objects.filter(kind=kind, event_id=int(number)).order_by().first()
-        if entry is not None and entry.key == object_id:
+        kinds = _kinds_open_to(request)
+        if entry is not None and entry.key == object_id and (kinds is None or kind in kinds):
             entry.told = tell([entry])[0]  # type: ignore[attr-defined]  # for this page
             return entry
         return None
@@ -95,7 +113,7 @@ class HistoryAdmin(ReadOnlyAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponseBase:
         """Show the list, and say where it is not all of it."""
         try:
-            query = HistoryQuery.of(request.GET.dict())
+            query = _asked(request)
         except InvalidRequestError as error:
             self.message_user(request, error.message, messages.ERROR)
             return HttpResponseRedirect(request.path)
@@ -115,7 +133,7 @@ class HistoryAdmin(ReadOnlyAdmin):
         if request.method != "GET" or not self.has_view_permission(request):
             raise PermissionDenied
         try:
-            query = HistoryQuery.of(request.GET.dict())
+            query = _asked(request)
         except InvalidRequestError as error:
             self.message_user(request, error.message, messages.ERROR)
             return HttpResponseRedirect(reverse("admin:entitlements_historyentry_changelist"))

@@ -53,6 +53,7 @@ class HistoryQuery:
     since: date | None = None
     until: date | None = None
     not_after: datetime | None = field(default=None, compare=False)
+    kinds: frozenset[str] | None = None  # what the reader may see; None is all
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> HistoryQuery:
@@ -193,6 +194,8 @@ def _entries(query: HistoryQuery, signed: list[UUID] | None) -> tuple[QuerySet[H
     entries = HistoryEntry.objects.order_by(*order).filter(_within(query, "at"))
     same = {"kind": query.kind, "verb": query.verb, "context_id": query.context}
     entries = entries.filter(**{name: value for name, value in same.items() if value})
+    if query.kinds is not None:
+        entries = entries.filter(kind__in=sorted(query.kinds))
     if query.row:
         entries = entries.filter(kind=query.row[0], object_id=query.row[1])
     if query.account:

@@ -31,11 +31,12 @@ def remove_remote(now: datetime) -> int:
     """
     gone = 0
     with noted(source="task runtimes.sweep_removals"):
+        # Some of them, each time others: fifty that are stuck keep nobody else waiting.
         for deployment in Deployment.objects.filter(
             removal_requested_at__isnull=False, removed_at__isnull=True
-        ).order_by("removal_requested_at")[:50]:
+        ).order_by("?")[:50]:
             gone += _tried(f"Deployment {deployment.public_id}", partial(_remove_deployment, deployment, now))
-        for agent in Agent.objects.filter(deleted_at__isnull=False, removed_at__isnull=True)[:50]:
+        for agent in Agent.objects.filter(deleted_at__isnull=False, removed_at__isnull=True).order_by("?")[:50]:
             gone += _tried(f"Agent {agent.public_id}", partial(_remove_agent, agent, now))
     return gone
 

@@ -300,7 +300,11 @@ class TestALostPhone:
         assert not Authenticator.objects.filter(user=stella.account).exists()
         events = next(iter(SecondFactor.pgh_event_models.values()))
         context = events.objects.filter(user_id=stella.account.pk).latest("pgh_id").pgh_context.metadata
-        assert (context["actor"], context["reason"], context["source"]) == ("reset_totp", "Lost, ticket 13", "command reset_totp")
+        assert (context["actor"], context["reason"], context["source"]) == (
+            "reset_totp",
+            "Lost, ticket 13",
+            "command reset_totp",
+        )
         with pytest.raises(CommandError, match="has no second factor"):
             call_command("reset_totp", stella.account.email, "--reason", "Again")
         with pytest.raises(CommandError, match="no account"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 
 import pytest
+from django.contrib.auth.models import Group
 from django.db import DatabaseError, connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -276,3 +277,27 @@ def test_receipts_are_read_only_for_a_superuser_too(stella: Staff, model: type[D
     assert stella.client.post(stella.url(row, "delete"), {"post": "yes"}).status_code == 403
     assert stella.client.post(stella.url(model, "add"), {}).status_code == 403
     row.refresh_from_db()
+
+
+class TestWhoReadsWhat:
+    def test_who_sets_prices_reads_of_prices_and_of_no_customer(self) -> None:
+        pricing = make_account("pat")
+        Account.objects.filter(pk=pricing.pk).update(is_staff=True)
+        pricing.groups.set([Group.objects.get(name="pricing")])
+        pat, stella = Staff(Account.objects.get(pk=pricing.pk)), Staff()
+        tier, alice = make_tier(max_agents=3), make_account("alice")
+        stella.change(tier, max_agents="4", why=f"Shared reason {tier.slug}")
+        stella.client.post(stella.url(alice, "disable"), {"why": f"Shared reason {tier.slug}"})
+        everything = said(stella.client.get(LOG, {"q": f"Shared reason {tier.slug}"}))
+        assert tier.name in everything
+        assert alice.email in everything
+        for answer in (pat.client.get(LOG, {"q": f"Shared reason {tier.slug}"}), pat.client.get(LOG)):
+            assert tier.name in said(answer)
+            assert alice.email not in said(answer)
+        rows = b"".join(pat.client.get(f"{LOG}export.csv", {"q": f"Shared reason {tier.slug}"}))
+        assert tier.name.encode() in rows
+        assert alice.email.encode() not in rows
+        entry = history(alice)[-1]
+        one = f"{LOG}entitlements.AccountEvent_3A{entry.pgh_id}/change/"
+        assert pat.client.get(one).status_code == 302
+        assert stella.client.get(one).status_code == 200

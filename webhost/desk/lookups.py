@@ -262,7 +262,7 @@ LOOKUPS: Final[tuple[Lookup, ...]] = (
     Lookup("Subscriptions", Subscription, _subscriptions),
     Lookup("Stripe events", StripeEvent, _events),
     Lookup("Refused deliveries of Stripe", RefusedDelivery, _deliveries),
-    Lookup("Audit log", HistoryEntry, _changes),
+    Lookup("Audit log", Account, _changes),  # who it was, and why, may name a customer
     Lookup("Usage reports", Report, _reports, is_second_choice=True),
     Lookup("Stripe events", StripeEvent, _events_about, is_second_choice=True),
 )

@@ -95,3 +95,9 @@ def stylesheet(request: HttpRequest) -> str:
     """Return the address of what the admin looks like without JavaScript."""
     del request
     return static("desk.css")
+
+
+def script(request: HttpRequest) -> str:
+    """Return the address of what gives the focus to where work on a page begins."""
+    del request
+    return static("desk.js")
