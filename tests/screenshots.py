@@ -12,6 +12,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
+from uuid import UUID
 
 import requests
 from playwright.sync_api import Page, sync_playwright
@@ -24,7 +25,8 @@ DESK = {
     "admin": "/admin/", "search": "/admin/search/?q=example.com", "refusals": "/admin/entitlements/denial/by-account/",
     "figures": "/admin/entitlements/denialfigure/", "agents": "/admin/runtimes/agent/",
     "tiers": "/admin/entitlements/tier/", "tier": "/admin/entitlements/tier/1/change/",
-    "prices": "/admin/entitlements/tierprice/", "events": "/admin/billing/stripeevent/",
+    "accounts": "/admin/entitlements/account/", "audit": "/admin/entitlements/historyentry/",
+    "reports": "/admin/telemetry/report/", "prices": "/admin/entitlements/tierprice/", "events": "/admin/billing/stripeevent/",
     "subscriptions": "/admin/billing/subscription/",
 }  # fmt: skip
 SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
@@ -53,6 +55,26 @@ def _bought(customer: Customer, checkout: str) -> str:
     return portal
 
 
+def _previews(page: Page, url: str) -> None:
+    """Leave the browser on the preview of a tier's change, and take its picture; then the same of a move."""
+    page.goto(f"{url}/admin/entitlements/tier/1/change/")
+    page.fill("#id_max_requests_per_period", "3")
+    page.fill("#id_logs_retention_days", "2")
+    page.fill("#id_why", "What tokens cost")
+    page.get_by_role("button", name="Save", exact=True).click()
+    page.get_by_role("button", name="Save this change").wait_for()
+    page.screenshot(path=FOLDER / "tier-preview.png", full_page=True)
+    page.goto(f"{url}/admin/entitlements/account/?tier=1")
+    page.locator("input.action-select").first.check()
+    page.locator("select[name=action]").select_option("move_selected")
+    page.get_by_role("button", name="Run").click()
+    page.locator("#id_tier").select_option(index=2)
+    page.fill("#id_why", "A merger")
+    page.get_by_role("button", name="Show what it would do").click()
+    page.get_by_role("button", name=re.compile("^Move")).wait_for()
+    page.screenshot(path=FOLDER / "move-preview.png", full_page=True)
+
+
 def main() -> int:
     """Write every picture; return 1 where there is no Chromium."""
     program = shutil.which("chromium")
@@ -72,7 +94,12 @@ def main() -> int:
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=program, args=[*flags, "--disable-component-update"])
-        for person, pages in ((customer, PAGES), (support, DESK)):
+        account = f"/admin/entitlements/account/{UUID(customer.id.removeprefix('acc_'))}"
+        desk = DESK | {
+            "account": f"{account}/change/", "timeline": f"{account}/timeline/", "adjust": f"{account}/adjust/",
+            "agent": f"/admin/runtimes/agent/{UUID(agent['id'].removeprefix('agt_'))}/change/",
+        }  # fmt: skip
+        for person, pages in ((customer, PAGES), (support, desk)):
             for size, (width, height) in SIZES.items():
                 for scheme in ("light", "dark"):
                     page = chromium.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
@@ -83,6 +110,8 @@ def main() -> int:
                         page.screenshot(path=FOLDER / f"{name}-{size}-{scheme}.png", full_page=True)
                     page.close()
         page = chromium.new_page(viewport={"width": 1280, "height": 900})
+        sign_in(page, url, support.email, support.password)
+        _previews(page, url)
         for name, address in (("checkout", _opened(Customer(url, "erin"))), ("portal", portal)):
             page.goto(address)
             page.screenshot(path=FOLDER / f"{name}.png", full_page=True)
