@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,6 +16,8 @@ from typing import Any
 from webhost.local import node
 
 WHS = Path(sys.executable).with_name("whs")
+# Becomes a program whose controlling terminal is its standard input, as at a prompt.
+_AT_TERMINAL = "import os, sys; os.login_tty(0); os.execv(sys.argv[1], sys.argv[1:])"
 _NODE = node.node_binary().parent
 
 
@@ -64,6 +68,25 @@ class Program:
             [str(WHS), *arguments], cwd=self.folder, env=self.environment, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
+
+    def at_terminal(self, *arguments: str, asked: str = "", typed: str = "") -> str:
+        """Run `whs` at a terminal, type something when it is asked for; return all that the screen shows."""
+        ours, its = pty.openpty()
+        running = subprocess.Popen(
+            [sys.executable, "-c", _AT_TERMINAL, str(WHS), *arguments], cwd=self.folder, env=self.environment,
+            stdin=its, stdout=its, stderr=its,
+        )  # fmt: skip
+        os.close(its)
+        shown, is_typed = b"", not asked
+        with contextlib.suppress(OSError):  # which is how a terminal says that nobody holds it any more
+            while piece := os.read(ours, 4096):
+                shown += piece
+                if not is_typed and asked.encode() in shown:
+                    os.write(ours, f"{typed}\n".encode())
+                    is_typed = True
+        os.close(ours)
+        running.wait(timeout=30)
+        return shown.decode()
 
     def write(self, files: Mapping[str, str | bytes]) -> Path:
         """Write files below its folder."""

@@ -158,6 +158,35 @@ def test_nothing_to_say_is_nothing_to_send(stubbed, stub):
     assert stub.asked == []
 
 
+# --- Deployments ---
+
+
+def test_a_service_that_is_away_for_a_moment_does_not_end_the_wait_for_a_deployment(stubbed, stub):
+    stubbed.write({
+        "hello/agent.config.json": '{"name": "hello", "entrypoint": "agent.ts", "runtime": "cloudflare"}',
+        "hello/agent.ts": "export default () => 'hi';",
+    })  # fmt: skip
+    agent = {"id": "agt_" + "0" * 32, "name": "hello", "runtimeProvider": "cloudflare"}
+    made = {"id": "dep_1", "version": 1, "status": "deploying", "agentId": agent["id"], "runtimeProvider": "cloudflare"}
+    busy = Reply(429, envelope("RATE_LIMITED", retryable=True), {"Retry-After": "30"})
+    stub.will(Reply(body={"items": [agent], "nextCursor": None}), Reply(202, made), Reply(body=made))
+    stub.will(busy, *[Reply(hang_up=True)] * 3, Reply(body=made | {"status": "active"}))
+    ended = stubbed("deploy", "hello", "--json")
+    assert (ended.code, ended.json["status"]) == (Exit.OK, "active")
+
+
+def test_a_wait_has_an_end(stubbed, stub):
+    stubbed.write({
+        "hello/agent.config.json": '{"name": "hello", "entrypoint": "agent.ts", "runtime": "cloudflare"}',
+        "hello/agent.ts": "export default () => 'hi';",
+    })  # fmt: skip
+    agent = {"id": "agt_" + "0" * 32, "name": "hello", "runtimeProvider": "cloudflare"}
+    made = {"id": "dep_1", "version": 1, "status": "deploying", "agentId": agent["id"], "runtimeProvider": "cloudflare"}
+    stub.will(Reply(body={"items": [agent], "nextCursor": None}), Reply(202, made), *[Reply(body=made)] * 20)
+    ended = stubbed("deploy", "hello", "--json", "--timeout", "1")
+    assert (ended.code, ended.json["error"]["code"]) == (Exit.FAILED, "TIMED_OUT")
+
+
 # --- Secrets ---
 
 
@@ -168,6 +197,24 @@ def test_a_secret_comes_from_standard_input_and_is_shown_nowhere(stubbed, stub):
     assert ended.code == Exit.OK
     assert "s3cret" not in ended.out + ended.err
     assert json.loads(stub.asked[1].body) == {"secrets": {"API_KEY": "s3cret with space "}}
+
+
+def test_a_secret_that_is_typed_is_not_echoed(stubbed, stub):
+    agent = {"id": "agt_" + "0" * 32, "name": "hello"}
+    stub.will(Reply(body={"items": [agent], "nextCursor": None}), Reply(body={"items": []}))
+    shown = stubbed.at_terminal("secrets", "set", "hello", "API_KEY", asked="not shown", typed="s3cret")
+    assert "Set API_KEY of hello." in shown
+    assert "s3cret" not in shown
+    assert json.loads(stub.asked[1].body) == {"secrets": {"API_KEY": "s3cret"}}
+
+
+def test_what_an_agent_says_does_not_drive_the_terminal(stubbed, stub):
+    stub.will(Reply(200, META + rb"event: delta" + b"\n" + rb'data: {"text":"a\u001b[2Jb"}' + b"\n\n" + END, SSE))
+    stub.will(Reply(200, META + rb"event: delta" + b"\n" + rb'data: {"text":"a\u001b[2Jb"}' + b"\n\n" + END, SSE))
+    shown = stubbed.at_terminal("invoke", "hello", "hi")
+    assert "a[2Jb" in shown
+    assert "\x1b" not in shown
+    assert stubbed("invoke", "hello", "hi").out == "a\x1b[2Jb\n"  # a file gets what was said
 
 
 def test_a_secret_is_never_an_argument(stubbed, stub):

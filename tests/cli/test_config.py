@@ -141,6 +141,14 @@ def test_login_keeps_the_token_that_the_service_knows(whs, stub):
     assert [asked.headers["Authorization"] for asked in stub.asked] == [f"Bearer {TOKEN}"] * 2
 
 
+def test_a_token_that_is_pasted_is_not_echoed(whs, stub):
+    stub.will(Reply(body=ME))
+    shown = whs.at_terminal("--url", stub.url, "login", "--no-browser", asked="Token:", typed=TOKEN)
+    assert f"Make a token at {stub.url}/" in shown
+    assert "Signed in" in shown
+    assert TOKEN not in shown
+
+
 def test_login_keeps_nothing_that_the_service_refuses(whs, stub):
     stub.will(Reply(401, envelope("UNAUTHENTICATED")))
     assert whs("--url", stub.url, "login", given=TOKEN).code == Exit.NOT_SIGNED_IN

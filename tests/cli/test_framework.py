@@ -59,6 +59,20 @@ def test_the_same_build_serves_on_both(alice, installed):
     assert len(hashes) == 1
 
 
+@pytest.mark.parametrize("runtime", ["cloudflare", "agentcore"])
+def test_an_old_package_may_require_what_the_runtime_has(alice, installed, runtime):
+    alice.write({
+        "old/agent.config.json": json.dumps({"name": "old", "entrypoint": "agent.ts", "runtimes": [runtime]}),
+        "old/package.json": "{}",
+        "old/agent.ts": "import { place } from './place.cjs';\nexport default async () => place;\n",
+        "old/place.cjs": "const { join } = require('path');\nexports.place = join('a', '..', 'b');\n",
+    })  # fmt: skip
+    (alice.folder / "old" / "node_modules").symlink_to(installed / "node_modules")
+    deployed = alice("deploy", "old")
+    assert deployed.code == Exit.OK, deployed.err
+    assert alice("invoke", "old", "hi", "-q").out == "b\n"
+
+
 def test_without_the_build_the_service_says_what_to_do(alice):
     alice.write({
         f"plain/{name}": (EXAMPLES / "framework" / name).read_bytes()

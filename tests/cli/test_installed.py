@@ -77,6 +77,8 @@ def test_a_command_that_is_not_there_is_a_usage_error(whs):
     ended = whs("deplyo")
     assert ended.code == Exit.USAGE
     assert "No such command" in ended.err
+    for_programs = whs("invoke", "--json")
+    assert (for_programs.code, for_programs.json["error"]["code"]) == (Exit.USAGE, "USAGE")
 
 
 def test_a_reader_that_has_enough_ends_it_quietly(tmp_path):

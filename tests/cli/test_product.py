@@ -12,7 +12,7 @@ import pytest
 from entitlements.enums import Scope
 from tests.cli.program import Program
 from tests.e2e.customers import PUPPET, until
-from tests.factories import make_account, make_token, override
+from tests.factories import EXAMPLES, make_account, make_token, override
 from whs.errors import Exit
 
 CONFIG = {"name": "puppet", "entrypoint": "agent.ts", "runtimes": ["cloudflare"], "protocol": "invoke/v1"}
@@ -41,6 +41,20 @@ def test_from_an_empty_folder_to_an_answer(alice):
     assert day["tokens"] == 2
     assert alice("usage", "--json").json["totals"]["tokens"] == 2
     assert re.search(r"^total +1 +2 ", alice("usage").out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "said"),
+    [
+        ("echo", ["hello"], "hello\n"),
+        ("streaming", ["one two three"], "one two three\n"),
+        ("session", ["hi", "--session", "mine"], "turn 1\n"),
+        ("python", ["one two three"], "one two three\n"),
+    ],
+)
+def test_the_examples_are_deployed_and_answer_as_their_readme_says(alice, name, call, said):
+    assert alice("deploy", str(EXAMPLES / name)).code == Exit.OK
+    assert alice("invoke", name, *call).out == said
 
 
 def test_a_session_is_gone_on_with(alice):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from whs.commands.deployments import activate, build, deploy, deployments, logs,
 from whs.commands.invoke import invoke
 from whs.commands.project import init
 from whs.commands.secrets import secrets
-from whs.errors import EXIT_CODES, CliError, Exit
+from whs.errors import EXIT_CODES, CliError, Exit, UsageError
 
 _EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
 
@@ -46,9 +47,10 @@ def run(arguments: list[str] | None = None) -> int:
     """Run a command line and return its exit code."""
     if instruction := os.environ.get(COMPLETE_VARIABLE):
         return shell_complete(cli, {}, "whs", COMPLETE_VARIABLE, instruction)
+    given = list(sys.argv[1:] if arguments is None else arguments)
     context: click.Context | None = None
     try:
-        with cli.make_context("whs", list(sys.argv[1:] if arguments is None else arguments)) as context:
+        with cli.make_context("whs", list(given)) as context:
             cli.invoke(context)
     except click.exceptions.Exit as ending:
         return ending.exit_code
@@ -56,6 +58,8 @@ def run(arguments: list[str] | None = None) -> int:
         _tell(error, context.obj if context else App())
         return int(error.exit_code)
     except click.ClickException as error:
+        if "--json" in given:
+            click.echo(json.dumps(UsageError(error.format_message()).envelope))
         error.show()
         return int(Exit.USAGE)
     except (KeyboardInterrupt, click.Abort):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from whs.building import esbuild, python
 from whs.building.archive import pack
-from whs.building.project import CODE, CONFIG_NAME, TEXT, Project, read_project
+from whs.building.project import CODE, CONFIG_NAME, TEXT, Project, parse_config, read_project
 from whs.errors import LocalError, UsageError
 
 # An import statement of a package, at the beginning of a line; strings and comments hardly look like it.
@@ -29,6 +31,19 @@ def build_bundle(folder: Path, say: Callable[[str], None]) -> tuple[Project, byt
     else:
         files = _as_they_are(project)
     return project, pack(files)
+
+
+def read_bundle(path: Path) -> tuple[Project, bytes]:
+    """Read a zip that was built before, for what it says of itself; the service judges it."""
+    content = path.read_bytes()
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as opened:
+            raw = opened.read(CONFIG_NAME)
+    except (zipfile.BadZipFile, KeyError):
+        raise UsageError(
+            f"{path} is no zip with {CONFIG_NAME} at its top.", todo="Let `whs build` write one."
+        ) from None
+    return Project(path.parent, parse_config(raw, path)), content
 
 
 def _config(config: dict[str, Any]) -> bytes:

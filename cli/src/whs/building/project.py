@@ -71,22 +71,31 @@ def _is_foreign(path: Path) -> bool:
     return path.name.startswith(".") or path.name in _NEVER or (path / "pyvenv.cfg").exists()
 
 
+def parse_config(raw: bytes, path: Path) -> dict[str, Any]:
+    """Return the config that bytes hold; raises UsageError where building could not go on with it."""
+    try:
+        config = json.loads(raw)
+    except ValueError as error:
+        raise UsageError(f"{path} cannot be read: {error}.") from None
+    if not isinstance(config, dict) or not all(isinstance(config.get(key), str) for key in ("name", "entrypoint")):
+        raise UsageError(f"{path} must name the agent's `name` and `entrypoint`.")
+    if not Project(path.parent, config).runtimes:
+        raise UsageError(f"{path} must name `runtimes`: cloudflare, agentcore, or both.")
+    return config
+
+
 def read_project(folder: Path) -> Project:
     """Read the config of a folder; raises UsageError where that is no agent's."""
     path = folder / CONFIG_NAME
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        raw = path.read_bytes()
     except FileNotFoundError:
         raise UsageError(
             f"There is no {CONFIG_NAME} in {folder}.", todo="`whs init` makes a folder to start from."
         ) from None
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read: {error}.") from None
-    if not isinstance(config, dict) or not all(isinstance(config.get(key), str) for key in ("name", "entrypoint")):
-        raise UsageError(f"{path} must name the agent's `name` and `entrypoint`.")
-    project = Project(folder, config)
-    if not project.runtimes:
-        raise UsageError(f"{path} must name `runtimes`: cloudflare, agentcore, or both.")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+    project = Project(folder, parse_config(raw, path))
     if not (folder / project.entrypoint).is_file():
         raise UsageError(f"The entrypoint {project.entrypoint} is not in {folder}.")
     return project

@@ -11,11 +11,13 @@ import click
 
 from whs import show
 from whs.app import App, json_option, pass_app
-from whs.building.bundle import build_bundle
+from whs.building.bundle import build_bundle, read_bundle
 from whs.client import part
 from whs.errors import CliError, Exit, LocalError, UsageError
 
 _POLL_SECONDS: Final = 0.5
+_LONGEST_POLL_SECONDS: Final = 3.0
+_PASSING: Final = frozenset({Exit.BUSY, Exit.UNREACHABLE})
 _FOLLOW_SECONDS: Final = 2.0
 _READY: Final = frozenset({"active", "rolled_back"})
 _RUNTIMES: Final = click.Choice(["cloudflare", "agentcore"])
@@ -53,14 +55,8 @@ def build(app: App, folder: Path, output: Path | None) -> None:
 @pass_app
 def deploy(app: App, source: Path, agent: str | None, runtime: str | None, *, wait: bool, timeout: int) -> None:
     """Build the agent in FOLDER, send it, and follow it until it serves. A ZIP is sent as it is."""
-    if source.is_dir():
-        project, content = build_bundle(source, app.say)
-        name, choices = agent or project.name, project.runtimes
-    else:
-        if agent is None:
-            raise UsageError("Say which agent the zip is for, with --agent.")
-        name, choices, content = agent, (), source.read_bytes()
-    owner = _owner(app, name, runtime, choices)
+    project, content = build_bundle(source, app.say) if source.is_dir() else read_bundle(source)
+    owner = _owner(app, agent or project.name, runtime, project.runtimes)
     made = app.client.upload(f"/v1/agents/{part(owner['id'])}/deployments", content)
     app.say(f"Version {made['version']} of {owner['name']} goes to {made['runtimeProvider']} ({made['id']}).")
     if wait:
@@ -84,17 +80,21 @@ def _owner(app: App, name: str, runtime: str | None, choices: tuple[str, ...]) -
 
 
 def _follow(app: App, deployment: dict[str, Any], timeout: int) -> dict[str, Any]:
-    """Print the log of a deployment until it is over; return it, or raise with the provider's own message."""
+    """Print the log of a deployment until it is over; return it, or raise with the provider's own message.
+
+    The deployment goes on whether we can ask or not, so a service that is busy or away for a moment is asked again.
+    """
     path = f"/v1/deployments/{part(deployment['id'])}"
     end = time.monotonic() + timeout
-    told = 0
+    pause, told = _POLL_SECONDS, 0
     while True:
-        found: dict[str, Any] = app.client.get(path)
-        if not app.is_json:
-            lines = list(app.client.pages(f"{path}/logs", source="deploy"))[::-1]
-            for line in lines[told:]:
-                app.say(f"  {show.clean(line['text'])}")
-            told = len(lines)
+        try:
+            found: dict[str, Any] = app.client.get(path)
+            told = _tell_log(app, path, told)
+        except CliError as error:
+            if error.exit_code not in _PASSING or time.monotonic() > end:
+                raise
+            pause, found = _LONGEST_POLL_SECONDS, deployment
         if found["status"] in _READY:
             return found
         if found["status"] == "failed":
@@ -102,9 +102,20 @@ def _follow(app: App, deployment: dict[str, Any], timeout: int) -> dict[str, Any
         if time.monotonic() > end:
             raise LocalError(
                 "TIMED_OUT", f"Version {found['version']} is still being deployed after {timeout} seconds.",
-                todo=f"It goes on; look again with `whs deployments {found['agentId']}`.",
+                todo=f"it goes on; look again with `whs deployments {found['agentId']}`.",
             )  # fmt: skip
-        time.sleep(_POLL_SECONDS)
+        time.sleep(pause)
+        pause = min(pause * 1.2, _LONGEST_POLL_SECONDS)
+
+
+def _tell_log(app: App, path: str, told: int) -> int:
+    """Print what the log has beyond the lines that were told; return how many are told now."""
+    if app.is_json:
+        return told
+    lines = list(app.client.pages(f"{path}/logs", source="deploy"))[::-1]
+    for line in lines[told:]:
+        app.say(f"  {show.clean(line['text'])}")
+    return len(lines)
 
 
 def _failure(found: dict[str, Any]) -> CliError:

@@ -44,7 +44,8 @@ def invoke(  # noqa: PLR0917 - click gives each by its name
         return
     answer = app.client.post(path, body, keyed=True, seconds=CALL_SECONDS)
     app.answer(answer)
-    app.say(_shown(answer["output"]["text"]))
+    if not app.is_json:
+        _say(answer["output"]["text"])
     if not quiet:
         _foot(app, answer, answer["usage"])
 
@@ -103,7 +104,7 @@ class _Printer:
         if name == "meta":
             self.meta = data
         elif name == "delta" and not self._app.is_json:
-            click.echo(_shown(data["text"]), nl=False)
+            _say(data["text"], end="")
         elif name == "usage":
             self._usage = data
         elif name == "done":
@@ -113,9 +114,9 @@ class _Printer:
                 _foot(self._app, self.meta, self._usage)
 
 
-def _shown(text: str) -> str:
-    """Return text as it is for a file or a pipe, and harmless for a terminal."""
-    return show.clean(text) if speaks_to_person() else text
+def _say(text: str, *, end: str = "\n") -> None:
+    """Print what the agent said: harmless for a terminal, and as it is for a file or a pipe."""
+    click.echo((show.clean(text) if speaks_to_person() else text) + end, nl=False, color=True)
 
 
 def _foot(app: App, meta: dict[str, Any], usage: dict[str, Any]) -> None:
