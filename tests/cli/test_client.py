@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 
 import pytest
 
 from tests.cli.stub import Reply, envelope
+from tests.e2e.customers import until
 from whs.errors import Exit
 
 ANSWER = {
@@ -152,6 +154,13 @@ def test_a_stream_that_breaks_off_is_no_success_and_not_sent_again(stubbed, stub
     assert len(stub.asked) == 1
 
 
+def test_a_page_in_place_of_a_stream_is_somebody_elses(stubbed, stub):
+    stub.will(Reply(200, b"<html>Please sign in to this Wi-Fi</html>", {"Content-Type": "text/html"}))
+    ended = stubbed("invoke", "hello", "hi")
+    assert (ended.code, ended.out) == (Exit.FAILED, "")
+    assert "not the service's own" in ended.err
+
+
 def test_nothing_to_say_is_nothing_to_send(stubbed, stub):
     assert stubbed("invoke", "hello", given=" \n").code == Exit.USAGE
     assert stubbed("invoke", "hello", given=b"\xff\xfe").code == Exit.USAGE
@@ -160,31 +169,59 @@ def test_nothing_to_say_is_nothing_to_send(stubbed, stub):
 
 # --- Deployments ---
 
+AGENT = {"id": "agt_" + "0" * 32, "name": "hello", "runtimeProvider": "cloudflare"}
+MADE = {
+    "id": "dep_1", "version": 1, "status": "deploying", "agentId": AGENT["id"], "runtimeProvider": "cloudflare",
+}  # fmt: skip
+ACTIVE = MADE | {"status": "active"}
 
-def test_a_service_that_is_away_for_a_moment_does_not_end_the_wait_for_a_deployment(stubbed, stub):
+
+@pytest.fixture
+def deploying(stubbed, stub):
+    """A folder to deploy, and a service that has its agent."""
     stubbed.write({
         "hello/agent.config.json": '{"name": "hello", "entrypoint": "agent.ts", "runtime": "cloudflare"}',
         "hello/agent.ts": "export default () => 'hi';",
     })  # fmt: skip
-    agent = {"id": "agt_" + "0" * 32, "name": "hello", "runtimeProvider": "cloudflare"}
-    made = {"id": "dep_1", "version": 1, "status": "deploying", "agentId": agent["id"], "runtimeProvider": "cloudflare"}
+    stub.will(Reply(body={"items": [AGENT], "nextCursor": None}))
+    return stubbed
+
+
+def test_a_lost_upload_is_sent_again_under_the_same_key_byte_for_byte(deploying, stub):
+    stub.will(Reply(hang_up=True), Reply(202, MADE), Reply(body=ACTIVE))
+    assert deploying("deploy", "hello", "--json").json == ACTIVE
+    one, other = (asked for asked in stub.asked if asked.method == "POST")
+    assert one.headers["Idempotency-Key"] == other.headers["Idempotency-Key"]
+    assert one.body == other.body
+    assert b"PK" in one.body
+
+
+def test_a_service_that_is_away_for_a_moment_does_not_end_the_wait_for_a_deployment(deploying, stub):
     busy = Reply(429, envelope("RATE_LIMITED", retryable=True), {"Retry-After": "30"})
-    stub.will(Reply(body={"items": [agent], "nextCursor": None}), Reply(202, made), Reply(body=made))
-    stub.will(busy, *[Reply(hang_up=True)] * 3, Reply(body=made | {"status": "active"}))
-    ended = stubbed("deploy", "hello", "--json")
-    assert (ended.code, ended.json["status"]) == (Exit.OK, "active")
+    stub.will(Reply(202, MADE), Reply(body=MADE), busy, *[Reply(hang_up=True)] * 3, Reply(body=ACTIVE))
+    ended = deploying("deploy", "hello", "--json")
+    assert (ended.code, ended.json) == (Exit.OK, ACTIVE)
 
 
-def test_a_wait_has_an_end(stubbed, stub):
-    stubbed.write({
-        "hello/agent.config.json": '{"name": "hello", "entrypoint": "agent.ts", "runtime": "cloudflare"}',
-        "hello/agent.ts": "export default () => 'hi';",
-    })  # fmt: skip
-    agent = {"id": "agt_" + "0" * 32, "name": "hello", "runtimeProvider": "cloudflare"}
-    made = {"id": "dep_1", "version": 1, "status": "deploying", "agentId": agent["id"], "runtimeProvider": "cloudflare"}
-    stub.will(Reply(body={"items": [agent], "nextCursor": None}), Reply(202, made), *[Reply(body=made)] * 20)
-    ended = stubbed("deploy", "hello", "--json", "--timeout", "1")
+def test_a_wait_has_an_end(deploying, stub):
+    stub.will(Reply(202, MADE), *[Reply(body=MADE)] * 20)
+    ended = deploying("deploy", "hello", "--json", "--timeout", "1")
     assert (ended.code, ended.json["error"]["code"]) == (Exit.FAILED, "TIMED_OUT")
+
+
+def test_who_does_not_wait_is_told_what_was_accepted(deploying, stub):
+    stub.will(Reply(202, MADE))
+    assert deploying("deploy", "hello", "--no-wait", "--json").json == MADE
+
+
+def test_ctrl_c_while_waiting_says_that_the_deployment_goes_on(deploying, stub):
+    stub.will(Reply(202, MADE), *[Reply(body=MADE)] * 100)
+    running = deploying.start("deploy", "hello", "--json")
+    assert until(lambda: len(stub.asked) > 3)
+    running.send_signal(signal.SIGINT)
+    _, told = running.communicate(timeout=10)
+    assert running.returncode == Exit.INTERRUPTED
+    assert "The deployment goes on" in told
 
 
 # --- Secrets ---

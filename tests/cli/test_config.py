@@ -176,7 +176,7 @@ def test_each_address_has_its_own_token_and_no_other_sees_it(whs, stub):
 def test_logout_forgets_the_token_of_this_address_only(whs, stub):
     path = whs.folder / "config" / "config.json"
     save_config(path, Config(stub.url, {stub.url: TOKEN, "https://b.example": "whs_b"}))
-    assert whs("logout").code == Exit.OK
+    assert whs("logout", "--json").json == {"url": stub.url, "wasSignedIn": True}
     assert json.loads(path.read_text()) == {"url": None, "profiles": {"https://b.example": {"token": "whs_b"}}}
     assert mode(path) == 0o600
 

@@ -45,6 +45,14 @@ def test_it_needs_little():
     assert {re.split(r"[<>=]", need)[0] for need in needs} == {"click", "platformdirs", "requests"}
 
 
+def test_it_calls_only_what_the_api_documents():
+    sources = "\n".join(path.read_text() for path in (CLI / "src").rglob("*.py"))
+    called = {re.sub(r"\{part\([^}]*\)\}", "{}", path) for path in re.findall(r'"(/v1/[^"]*)"', sources)}
+    documented = re.findall(r"^  (/v1/\S+):$", (CLI.parent / "docs" / "openapi.yaml").read_text(), re.MULTILINE)
+    assert len(called) > 10
+    assert called - {re.sub(r"\{\w+\}", "{}", path) for path in documented} == set()
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_it_completes_in_a_shell(whs, shell):
     script = whs("completion", shell)

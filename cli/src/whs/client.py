@@ -113,6 +113,8 @@ class Client:
             "POST", path, is_safe=True, keyed=True, stream=True, seconds=CALL_SECONDS, json=body, headers=headers
         )
         with answer:
+            if not answer.headers.get("Content-Type", "").startswith("text/event-stream"):
+                raise _strange(answer, self.url)
             yield from read_events(_arriving(answer))
 
     def _send(

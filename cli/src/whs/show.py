@@ -89,7 +89,8 @@ def _todo(error: Mapping[str, Any], details: Mapping[str, Any], url: str) -> str
     if action.get("type") == "contact_support":
         return "contact support, and quote the trace id."
     if details.get("todo"):
-        return str(details["todo"])
+        todo = str(details["todo"])
+        return todo[0].lower() + todo[1:]
     return "try again in a moment." if error.get("retryable") else _TODO.get(error["code"], "")
 
 

@@ -31,15 +31,16 @@ _ACCESS: Final = {
 
 @click.command()
 @click.option("--no-browser", is_flag=True, help="Do not open the page, only say where it is.")
+@json_option
 @pass_app
 def login(app: App, *, no_browser: bool) -> None:
     """Sign in: opens the page of tokens, and takes the one you paste, or one from standard input."""
     page = app.url + TOKEN_PAGE
     if is_interactive():
-        click.echo(f"Make a token at {page} and paste it here. It is not shown.")
+        click.echo(f"Make a token at {page} and paste it here. It is not shown.", err=True)
         if not no_browser:
             click.launch(page)
-        token = str(click.prompt("Token", hide_input=True)).strip()
+        token = str(click.prompt("Token", hide_input=True, err=True)).strip()
     else:
         token = read_input().strip()
     if not token.startswith("whs_") or not token.isascii() or not token.isprintable():
@@ -47,7 +48,8 @@ def login(app: App, *, no_browser: bool) -> None:
     who = _checked(Client(app.url, token))
     kept = app.config
     save_config(config_path(), Config(app.url, {**kept.tokens, app.url: token}))
-    click.echo(f"Signed in to {app.url}{who}. Kept in {config_path()}, readable by you only.")
+    app.answer({"url": app.url, "config": str(config_path())})
+    app.say(f"Signed in to {app.url}{who}. Kept in {config_path()}, readable by you only.")
 
 
 def _checked(client: Client) -> str:
@@ -62,15 +64,17 @@ def _checked(client: Client) -> str:
 
 
 @click.command()
+@json_option
 @pass_app
 def logout(app: App) -> None:
     """Forget the token of the address. It stays valid until you revoke it."""
     tokens = {url: token for url, token in app.config.tokens.items() if url != app.url}
-    if tokens == dict(app.config.tokens):
-        click.echo(f"Nobody is signed in to {app.url}.")
+    app.answer({"url": app.url, "wasSignedIn": app.url in app.config.tokens})
+    if app.url not in app.config.tokens:
+        app.say(f"Nobody is signed in to {app.url}.")
         return
     save_config(config_path(), Config(None if app.config.url == app.url else app.config.url, tokens))
-    click.echo(f"Signed out of {app.url}. The token is forgotten here; it stays valid until it is revoked.")
+    app.say(f"Signed out of {app.url}. The token is forgotten here; it stays valid until it is revoked.")
 
 
 @click.command()

@@ -60,7 +60,11 @@ def deploy(app: App, source: Path, agent: str | None, runtime: str | None, *, wa
     made = app.client.upload(f"/v1/agents/{part(owner['id'])}/deployments", content)
     app.say(f"Version {made['version']} of {owner['name']} goes to {made['runtimeProvider']} ({made['id']}).")
     if wait:
-        made = _follow(app, made, timeout)
+        try:
+            made = _follow(app, made, timeout)
+        except KeyboardInterrupt:
+            app.warn(f"The deployment goes on; look again with `whs deployments {owner['name']}`.")
+            raise
     app.answer(made)
     if wait:
         app.say(f'It serves: whs invoke {owner["name"]} "good morning"')
