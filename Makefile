@@ -29,12 +29,13 @@ export VIRTUAL_ENV := $(CURDIR)/.venv
 help:
 	@sed -n 's/^#   //p' Makefile
 
-.venv/installed: requirements/uv.txt requirements/development.txt
+.venv/installed: requirements/uv.txt requirements/development.txt cli/pyproject.toml
 	@test -n "$(SYSTEM_PYTHON)" || { echo "Python 3.11 or newer is needed; none was found on PATH."; exit 1; }
 	@test -x $(PYTHON) || $(SYSTEM_PYTHON) -m venv .venv
 	@$(BIN)/uv --version >/dev/null 2>&1 || $(PYTHON) -m pip install --quiet --disable-pip-version-check \
 		--require-hashes -r requirements/uv.txt
 	@$(BIN)/uv pip sync --quiet --require-hashes requirements/development.txt
+	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable ./cli
 	@touch $@
 
 up: .venv/installed

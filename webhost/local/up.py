@@ -72,7 +72,8 @@ webhost.systems runs at {url} (ready after {seconds:.1f} s; data and logs in {pr
 Try, in another terminal:
 
   export WHS_URL={url} WHS_TOKEN={people["token"]}
-  curl -sH "Authorization: Bearer $WHS_TOKEN" $WHS_URL/v1/me
+  .venv/bin/whs deploy examples/streaming
+  .venv/bin/whs invoke streaming "one two three"
 
   make an agent of your own: README.md, "An agent of your own"
   make demo    the whole story by itself: a limit reached, the refusal explained, the usage proven

@@ -1,0 +1,5 @@
+"""`python -m whs` is `whs`."""
+
+from whs.main import main
+
+main()
