@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from django import forms
 from django.contrib import admin
 from django.contrib.auth.password_validation import validate_password
-from django.db.models import QuerySet, prefetch_related_objects
+from django.db.models import OuterRef, QuerySet, Subquery, prefetch_related_objects
 from django.http import HttpRequest, HttpResponseBase
 from django.template.response import TemplateResponse
 from django.utils import timezone
@@ -125,7 +125,8 @@ class AccountAdmin(ResetsSecondFactor, ActionAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Account]:
         """Add the tier in force."""
         accounts: QuerySet[Account] = super().get_queryset(request)
-        return actions.with_tier_in_force(accounts, timezone.now())
+        name = Tier.objects.filter(pk=OuterRef("tier_in_force_id")).values("name")[:1]
+        return actions.with_tier_in_force(accounts, timezone.now()).annotate(tier_in_force_name=Subquery(name))
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Account | None:
         """Read its groups along: the form shows them, and notices when somebody else changes them."""
@@ -213,18 +214,9 @@ class AccountAdmin(ResetsSecondFactor, ActionAdmin):
     @admin.display(description="tier in force")
     def tier_name(self, account: Any) -> str:
         """Name the tier."""
-        return self._tiers().get(account.tier_in_force_id, "-")
+        return account.tier_in_force_name or "-"
 
     @admin.display(description="set by")
     def set_by(self, account: Any) -> str:
         """Say whether support, billing or nobody set it."""
-        now = timezone.now()
-        if account.support_tier_id and (account.support_tier_until is None or account.support_tier_until > now):
-            return "support"
-        if account.billing_tier_id and (account.billing_tier_until is None or account.billing_tier_until > now):
-            return "billing"
-        return "default"
-
-    @staticmethod
-    def _tiers() -> dict[int, str]:
-        return dict(Tier.objects.values_list("pk", "name"))
+        return str(account.tier_set_by)

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from entitlements.actions.standing import read_standing
@@ -287,3 +288,19 @@ def test_a_change_of_staff_needs_a_superuser(stella: Staff) -> None:
     assert steve.change(alice, is_superuser="on", is_staff="on").status_code == 302
     alice.refresh_from_db()
     assert (alice.is_staff, alice.is_superuser) == (False, False)
+
+
+def test_the_list_reads_sixty_accounts_with_as_many_questions_as_one() -> None:
+    stella, mark, tier = Staff(), f"many{uuid4().hex[:8]}", make_tier()
+
+    def asked() -> tuple[int, int]:
+        with CaptureQueriesContext(connection) as queries:
+            page = stella.client.get(stella.url(Account, "changelist"), {"q": mark})
+        return len(page.context["cl"].result_list), len(queries)
+
+    make_account(mark, tier)
+    asked()  # what is asked once per process
+    one = asked()
+    for n in range(59):
+        make_account(f"{mark}-{n}", tier if n % 2 else None)
+    assert (one[0], asked()) == (1, (60, one[1]))
