@@ -90,7 +90,7 @@ def test_support_sets_an_override_by_finding_the_account(product: Product, page:
     page.locator("#id_value").fill("7")
     page.locator("#id_reason").fill("Ticket 12")
     page.get_by_role("button", name="Save", exact=True).click()
-    expect(page).to_have_url(re.compile(r"/admin/entitlements/override/$"))
+    expect(page).to_have_url(re.compile(rf"/admin/entitlements/account/{alice.pk}/change/#overrides$"))
     assert alice.overrides.get().value == 7
 
 
