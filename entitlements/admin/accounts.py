@@ -126,7 +126,10 @@ class AccountAdmin(ResetsSecondFactor, ActionAdmin):
         """Add the tier in force."""
         accounts: QuerySet[Account] = super().get_queryset(request)
         name = Tier.objects.filter(pk=OuterRef("tier_in_force_id")).values("name")[:1]
-        return actions.with_tier_in_force(accounts, timezone.now()).annotate(tier_in_force_name=Subquery(name))
+        named: QuerySet[Account] = actions.with_tier_in_force(accounts, timezone.now()).annotate(
+            tier_in_force_name=Subquery(name)
+        )
+        return named
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Account | None:
         """Read its groups along: the form shows them, and notices when somebody else changes them."""
