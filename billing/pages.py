@@ -25,6 +25,7 @@ from entitlements.actions.standing import AccountStanding, read_standing
 from entitlements.display import ValueLine, value_lines
 from entitlements.enums import Interval
 from entitlements.models import Account, TierPrice
+from entitlements.whose import account_of
 from webhost.errors import WebhostError
 
 _SAID_OF_RETURN: Mapping[str, str] = {
@@ -143,18 +144,12 @@ def _render(request: HttpRequest, account: Account, *, said: str = "", status: i
     return render(request, "billing/billing.html", context, status=status)
 
 
-def _account(request: HttpRequest) -> Account:
-    if not isinstance(request.user, Account):
-        raise TypeError("A page for an account was reached without one.")
-    return request.user
-
-
 @never_cache
 @login_required
 @require_GET
 def billing(request: HttpRequest) -> HttpResponse:
     """Show what is paid for, and what can be bought."""
-    return _render(request, _account(request))
+    return _render(request, account_of(request))
 
 
 @never_cache
@@ -162,7 +157,7 @@ def billing(request: HttpRequest) -> HttpResponse:
 @require_POST
 def buy(request: HttpRequest) -> HttpResponse:
     """Lead to the page at Stripe at which the tier of the form is bought."""
-    account = _account(request)
+    account = account_of(request)
     interval = request.POST.get("interval", "")
     try:
         chosen = Interval(interval) if interval in set(Interval) else Interval.MONTH
@@ -176,7 +171,7 @@ def buy(request: HttpRequest) -> HttpResponse:
 @require_POST
 def manage(request: HttpRequest) -> HttpResponse:
     """Lead to the customer's portal at Stripe."""
-    account = _account(request)
+    account = account_of(request)
     try:
         return HttpResponseRedirect(checkout.open_portal(account))
     except WebhostError as error:

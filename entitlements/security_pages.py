@@ -28,10 +28,10 @@ from django.views.decorators.http import require_GET
 from django.views.generic.edit import FormView
 
 from entitlements.actions import second_factors as actions
-from entitlements.models import Account
 from entitlements.sign_in import door
 from entitlements.sign_in.forms import CodeForm, PasswordForm, SetUpForm, forget_pending_secret
 from entitlements.sign_in.refusing import WaitingMixin
+from entitlements.whose import account_of
 from webhost.errors import ConflictError
 
 # Generic for the type checker only.
@@ -47,7 +47,7 @@ def proven_if_any(view: View) -> View:
 
     @wraps(view)
     def proven_view(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        factor = door.factor_of(_account(request).pk)
+        factor = door.factor_of(account_of(request).pk)
         if factor is None or door.is_proven(request, factor):
             return view(request, *args, **kwargs)
         return HttpResponseRedirect(f"{reverse('prove_second_factor')}?{urlencode({'next': request.path})}")
@@ -63,7 +63,7 @@ guarded = [never_cache, login_required, proven_if_any, reauthentication_required
 @require_GET
 def security(request: HttpRequest) -> HttpResponse:
     """Show whether there is a second factor, and what can be done about it."""
-    account = _account(request)
+    account = account_of(request)
     factor = door.factor_of(account.pk)
     context = {
         "factor": factor,
@@ -92,14 +92,14 @@ class Prove(WaitingMixin, _FormView):
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         """Ask only where there is something to prove."""
-        factor = door.factor_of(_account(request).pk)
+        factor = door.factor_of(account_of(request).pk)
         if factor is None or door.is_proven(request, factor):
             return HttpResponseRedirect(_back(request))
         return super().dispatch(request, *args, **kwargs)
 
     def get_form_kwargs(self) -> dict[str, Any]:
         """Say whose code it is."""
-        return {**super().get_form_kwargs(), "user": _account(self.request)}
+        return {**super().get_form_kwargs(), "user": account_of(self.request)}
 
     def form_valid(self, form: CodeForm) -> HttpResponse:
         """Go on to where the code was asked for."""
@@ -121,7 +121,7 @@ class SetUp(_FormView):
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         """Set up only where there is none."""
-        if door.factor_of(_account(request).pk) is not None:
+        if door.factor_of(account_of(request).pk) is not None:
             return HttpResponseRedirect(_back(request))
         return super().dispatch(request, *args, **kwargs)
 
@@ -131,7 +131,7 @@ class SetUp(_FormView):
 
     def form_valid(self, form: SetUpForm) -> HttpResponse:
         """Ask for codes from now on; this session proved it just now."""
-        account = _account(self.request)
+        account = account_of(self.request)
         try:
             factor, codes = actions.set_up_totp(
                 account.pk, form.secret, form.step, actor=account.email, reason="Set up by its owner"
@@ -176,7 +176,7 @@ class Remove(ChangeView):
     def form_valid(self, form: Form) -> HttpResponse:
         """Remove it."""
         del form
-        account = _account(self.request)
+        account = account_of(self.request)
         actions.remove_second_factor(account.pk, actor=account.email, reason="Removed by its owner")
         messages.success(self.request, "Your authenticator app is removed.")
         return HttpResponseRedirect(reverse("security"))
@@ -194,7 +194,7 @@ class NewRecoveryCodes(ChangeView):
     def form_valid(self, form: Form) -> HttpResponse:
         """Make new ones and show them, this once."""
         del form
-        account = _account(self.request)
+        account = account_of(self.request)
         try:
             codes = actions.renew_recovery_codes(account.pk, actor=account.email, reason="Renewed by its owner")
         except ConflictError as error:
@@ -211,12 +211,6 @@ def show_once(request: HttpRequest, codes: list[str], title: str) -> HttpRespons
 
 def _back(request: HttpRequest) -> str:
     return get_next_redirect_url(request) or reverse("security")
-
-
-def _account(request: HttpRequest) -> Account:
-    if not isinstance(request.user, Account):
-        raise TypeError("A page for an account was reached without one.")
-    return request.user
 
 
 _AT = "settings/security/"

@@ -12,7 +12,6 @@ import entitlements.pages
 import runtimes.api
 import runtimes.gateway
 import telemetry.api
-import telemetry.pages
 import webhost.desk.views
 from webhost import health, pages
 
@@ -34,7 +33,6 @@ urlpatterns = [
     *webhost.desk.views.urlpatterns,
     path("admin/", admin.site.urls),
     *pages.urlpatterns,
-    *telemetry.pages.urlpatterns,
 ]
 
 handler400 = "webhost.api.bad_request"

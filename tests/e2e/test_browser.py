@@ -98,13 +98,14 @@ def test_a_customer_creates_an_agent_and_finds_agentcore_locked(product: Product
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
     sign_in(page, product, make_account("alice", make_tier(), password=PASSWORD))
+    page.get_by_role("link", name="Agents", exact=True).click()
     expect(page.get_by_text("unlocked by the Pro tier")).to_be_visible()
     expect(page.get_by_role("radio")).to_have_count(1)
     name = f"bot-{uuid4().hex[:8]}"
     page.get_by_label("Name").fill(name)
     page.get_by_role("button", name="Create agent").click()
     expect(page.get_by_role("status")).to_contain_text(f"{name} is created.")
-    expect(page.get_by_role("rowheader", name=name)).to_be_visible()
+    expect(page.get_by_role("heading", name=name)).to_be_visible()
     assert complaints == []  # nothing that the content security policy had to stop
 
 

@@ -12,7 +12,6 @@ import entitlements.actions.admit
 import runtimes.actions.agents
 import runtimes.actions.deployments
 import runtimes.actions.invoke
-import webhost.pages
 from entitlements import ledger
 from entitlements.enums import Runtime
 from entitlements.errors import LimitExceededError
@@ -22,6 +21,7 @@ from runtimes.actions import invoke
 from runtimes.actions.targets import target_of
 from runtimes.bundle import Bundle
 from runtimes.models import Agent, Deployment
+from runtimes.pages import offers
 from runtimes.providers.base import AgentRef, Answer, Final, Invocation, Provider, Stream, Target, Usage
 from tests.factories import make_account, make_agent, make_deployment, make_tier, make_token
 from webhost.ids import new_id
@@ -101,7 +101,7 @@ def downgraded(alice: Account) -> Deployment:
 
 def page_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the page offer everything to everybody."""
-    monkeypatch.setattr(webhost.pages, "page_offers", lambda entitlements: list(Runtime))
+    monkeypatch.setattr(offers, "page_offers", lambda entitlements: list(Runtime))
 
 
 def api_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from types import FrameType
 
-from webhost.local import environment, node
+from webhost.local import environment, node, vendor
 from webhost.local.processes import LocalServiceError
 from webhost.local.product import Product
 from webhost.local.stack import Stack
@@ -50,6 +50,8 @@ def _do(options: argparse.Namespace) -> int:
         up()
     elif options.verb == "lock":
         node.lock()
+        modules = node.install(environment.STATE / "node").modules
+        vendor.copy_vendored(modules, environment.REPOSITORY / "static")
     elif options.verb == "clean":
         Stack(environment.STATE).remove()
     else:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from http import HTTPStatus
 from typing import Any, BinaryIO, Final, cast
-from uuid import UUID
 
 from django.conf import settings
 from django.contrib import messages
@@ -14,7 +12,6 @@ from django.contrib.auth.decorators import login_required
 from django.db.models import Prefetch
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
-from django.urls import path
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt, csrf_protect
@@ -22,16 +19,16 @@ from django.views.decorators.http import require_GET, require_POST
 
 from entitlements import rules
 from entitlements.actions.standing import AccountStanding, read_standing
-from entitlements.display import LABELS, RUNTIME_NAMES, RuntimeOffer, tier_that_unlocks
+from entitlements.display import LABELS, RUNTIME_NAMES, tier_that_unlocks
 from entitlements.enums import Capability, Runtime
-from entitlements.models import Account
+from entitlements.whose import account_of
 from runtimes.actions.agents import change_agent, get_agent
 from runtimes.actions.deployments import accept_deployment
 from runtimes.actions.sessions import list_sessions, stop_session
-from runtimes.bundle import read_bundle
 from runtimes.display import VISIBLE_DEPLOYMENTS, grant_state, session_status
 from runtimes.enums import GrantState, SessionStatus
 from runtimes.models import Agent, AgentSession, Deployment, DeploymentLogLine, Grant
+from runtimes.pages.offers import offers_of, page_capabilities, require_capabilities, require_runtime
 from webhost.errors import InvalidRequestError, Issue, NotFoundError, WebhostError
 from webhost.ids import Prefix, parse_id
 from webhost.wire import refuse_unreadable
@@ -41,61 +38,6 @@ _MOST_SESSIONS: Final = 20
 # What a form holds beside the zip.
 _FORM_MARGIN: Final = 64 * 1024
 _STOPPED_BY_PAGE: Final = "stopped by its owner, on the page"
-
-
-# --- The first of three layers --------------------------------------------------------------------
-
-
-def page_offers(entitlements: rules.Entitlements) -> list[Runtime]:
-    """Return the runtimes that a page may offer: the first of the three layers that keep a gate.
-
-    It does not know of the others (the API's actions, the adapter), and they do not count on it.
-    """
-    return [runtime for runtime in Runtime if not rules.refused_by_gates(entitlements, runtime)]
-
-
-def page_capabilities(entitlements: rules.Entitlements) -> list[Capability]:
-    """Return the capabilities with which a page may deploy to AgentCore; the same layer, for what bundles ask for."""
-    return [c for c in Capability if not rules.refused_by_gates(entitlements, Runtime.AGENTCORE, [c])]
-
-
-def offers_of(look: AccountStanding, allowed: list[Runtime]) -> list[RuntimeOffer]:
-    """Return every runtime for a form: what may be chosen, and what is locked by which tier."""
-    return [
-        RuntimeOffer(
-            runtime, RUNTIME_NAMES[runtime], runtime in allowed,
-            None if runtime in allowed else tier_that_unlocks(look, rules.Key.AGENTCORE),
-        )
-        for runtime in Runtime
-    ]  # fmt: skip
-
-
-class NotOnThisPageError(WebhostError):
-    """What the tier does not have, refused by the page itself."""
-
-    status = HTTPStatus.PAYMENT_REQUIRED
-
-    def __init__(self, look: AccountStanding, gate: rules.Key) -> None:
-        label = LABELS[rules.GATE_OF_FLAG[gate]]
-        tier = tier_that_unlocks(look, gate)
-        way_out = f"The {tier} tier unlocks it." if tier else "Please contact support."
-        super().__init__(f"{label} is not in your tier. {way_out}")
-
-
-def _require_runtime(look: AccountStanding, runtime: str) -> None:
-    if runtime not in page_offers(look.entitlements):
-        raise NotOnThisPageError(look, rules.Key.AGENTCORE)
-
-
-def _require_capabilities(look: AccountStanding, runtime: str, upload: BinaryIO) -> None:
-    """Refuse a manifest that asks for more than the tier has. Raises InvalidRequestError for what is no bundle."""
-    asked = read_bundle(upload).config.capabilities
-    if runtime != Runtime.AGENTCORE:
-        return
-    allowed = page_capabilities(look.entitlements)
-    for capability in Capability:
-        if capability in asked and capability not in allowed:
-            raise NotOnThisPageError(look, rules.FLAG_OF_CAPABILITY[capability])
 
 
 # --- What is shown --------------------------------------------------------------------------------
@@ -186,7 +128,7 @@ def _render(request: HttpRequest, agent: Agent, refused: Refused | None = None) 
     now = timezone.now()
     look = read_standing(agent.account_id)
     deployments = _deployments_of(agent)
-    offers = offers_of(look, page_offers(look.entitlements))
+    offers = offers_of(look)
     context: dict[str, Any] = {
         "agent": agent,
         "look": look,
@@ -208,11 +150,8 @@ def _render(request: HttpRequest, agent: Agent, refused: Refused | None = None) 
 
 
 def _own_agent(request: HttpRequest, agent: str) -> Agent:
-    if not isinstance(request.user, Account):
-        raise TypeError("A page for an account was reached without one.")
-    account_id: UUID = request.user.pk
     try:
-        return get_agent(account_id, parse_id(Prefix.AGENT, agent))
+        return get_agent(account_of(request).pk, parse_id(Prefix.AGENT, agent))
     except NotFoundError as error:
         raise Http404 from error
 
@@ -249,11 +188,11 @@ def _deploy(request: HttpRequest, agent: Agent) -> HttpResponse:
     upload = request.FILES.get("bundle")
     try:
         look = read_standing(agent.account_id)
-        _require_runtime(look, agent.runtime_provider)
+        require_runtime(look, agent.runtime_provider)
         if upload is None:
             raise InvalidRequestError("Choose a zip file first.")
         file = cast("BinaryIO", upload.file)
-        _require_capabilities(look, agent.runtime_provider, file)
+        require_capabilities(look, agent.runtime_provider, file)
         deployment = accept_deployment(agent, file)
     except WebhostError as error:
         return _render(request, agent, Refused("deploy", error))
@@ -269,7 +208,7 @@ def switch_runtime(request: HttpRequest, agent: str) -> HttpResponse:
     own = _own_agent(request, agent)
     runtime = request.POST.get("runtimeProvider", "")
     try:
-        _require_runtime(read_standing(own.account_id), runtime)
+        require_runtime(read_standing(own.account_id), runtime)
         moved = change_agent(own.account_id, own.pk, {"runtime_provider": runtime})
     except WebhostError as error:
         return _render(request, own, Refused("runtime", error))
@@ -291,11 +230,3 @@ def end_session(request: HttpRequest, agent: str) -> HttpResponse:
         return _render(request, own, Refused("sessions", error))
     messages.success(request, f"Session {session_id} is stopped.")
     return _back(own)
-
-
-urlpatterns = [
-    path("agents/<str:agent>/", show_agent, name="agent_page"),
-    path("agents/<str:agent>/deploy/", deploy, name="agent_deploy"),
-    path("agents/<str:agent>/runtime/", switch_runtime, name="agent_runtime"),
-    path("agents/<str:agent>/sessions/stop/", end_session, name="agent_session_stop"),
-]

@@ -1,0 +1,19 @@
+"""The dashboard: every app's pages, and those that compose all apps."""
+
+from __future__ import annotations
+
+from django.urls import path
+
+import billing.pages
+import entitlements.pages
+import runtimes.pages
+import telemetry.pages
+from webhost.pages.overview import show_overview
+
+urlpatterns = [
+    path("", show_overview, name="overview"),
+    *runtimes.pages.urlpatterns,
+    *billing.pages.urlpatterns,
+    *entitlements.pages.urlpatterns,
+    *telemetry.pages.urlpatterns,
+]
