@@ -155,21 +155,32 @@ SELECT e.id IS NOT NULL AS admitted, e.id, s.limit_requests, s.limit_tokens, s.l
 -- The gateway is a trusted observer: what was charged at the hold, because nobody was left to observe, is an
 -- estimate, and the first trusted observation replaces it, down as well as up. Its own estimate of tokens from
 -- the text does not stand against what a trusted report said before. Tools that could not be looked at yet are
--- charged at the hold, and marked so (see_tools).
+-- charged at the hold, and marked so (see_tools). floor_*: what was observed while an estimate stood in its place;
+-- replacing the estimate never goes below it, so the order in which observers speak changes nothing.
 UPDATE entitlements_admission SET
     charged_requests = 1,
-    charged_tokens = CASE WHEN estimate_stands THEN %(tokens)s::bigint
+    charged_tokens = CASE WHEN estimate_stands THEN greatest(%(tokens)s::bigint, floor_tokens)
                           WHEN %(tokens_estimated)s AND observed_at IS NOT NULL THEN charged_tokens
                           ELSE greatest(charged_tokens, %(tokens)s::bigint) END,
-    charged_compute_ms = CASE WHEN estimate_stands THEN %(compute_ms)s::bigint
+    charged_compute_ms = CASE WHEN estimate_stands THEN greatest(%(compute_ms)s::bigint, floor_compute_ms)
                               ELSE greatest(charged_compute_ms, %(compute_ms)s::bigint) END,
-    charged_tool_calls = greatest(CASE WHEN estimate_stands THEN 0 ELSE charged_tool_calls END, %(tool_calls)s::bigint,
-                                  CASE WHEN %(tools_unseen)s THEN held_tool_calls ELSE 0 END),
-    charged_code_ms = greatest(CASE WHEN estimate_stands THEN 0 ELSE charged_code_ms END, %(code_ms)s::bigint,
-                               CASE WHEN %(tools_unseen)s THEN held_code_ms ELSE 0 END),
-    charged_browser_sessions = greatest(CASE WHEN estimate_stands THEN 0 ELSE charged_browser_sessions END,
+    charged_tool_calls = greatest(CASE WHEN estimate_stands THEN floor_tool_calls ELSE charged_tool_calls END,
+                                  %(tool_calls)s::bigint,
+                                  CASE WHEN %(tools_unseen)s AND settlement = '' THEN held_tool_calls END),
+    charged_code_ms = greatest(CASE WHEN estimate_stands THEN floor_code_ms ELSE charged_code_ms END,
+                               %(code_ms)s::bigint,
+                               CASE WHEN %(tools_unseen)s AND settlement = '' THEN held_code_ms END),
+    charged_browser_sessions = greatest(CASE WHEN estimate_stands THEN floor_browser_sessions
+                                             ELSE charged_browser_sessions END,
                                         %(browser_sessions)s::bigint,
-                                        CASE WHEN %(tools_unseen)s THEN held_browser_sessions ELSE 0 END),
+                                        CASE WHEN %(tools_unseen)s AND settlement = '' THEN held_browser_sessions END),
+    floor_tool_calls = CASE WHEN %(tools_unseen)s AND settlement = '' AND NOT estimate_stands
+                            THEN greatest(floor_tool_calls, charged_tool_calls) ELSE floor_tool_calls END,
+    floor_code_ms = CASE WHEN %(tools_unseen)s AND settlement = '' AND NOT estimate_stands
+                         THEN greatest(floor_code_ms, charged_code_ms) ELSE floor_code_ms END,
+    floor_browser_sessions = CASE WHEN %(tools_unseen)s AND settlement = '' AND NOT estimate_stands
+                                  THEN greatest(floor_browser_sessions, charged_browser_sessions)
+                                  ELSE floor_browser_sessions END,
     estimate_stands = false,
     tokens_estimated = CASE WHEN settlement = '' THEN %(tokens_estimated)s AND observed_at IS NULL
                             ELSE tokens_estimated END,
@@ -193,11 +204,12 @@ RETURNING outcome, charged_requests, charged_tokens, charged_compute_ms, charged
 -- because it could not look, this look and what the gateway signed replace the hold, down as well as up.
 UPDATE entitlements_admission SET
     charged_tool_calls = greatest(CASE WHEN tools_estimated THEN split_part(settlement, '|', 6)::bigint
-                                       ELSE charged_tool_calls END, %(tool_calls)s::bigint),
+                                       ELSE charged_tool_calls END, floor_tool_calls, %(tool_calls)s::bigint),
     charged_code_ms = greatest(CASE WHEN tools_estimated THEN split_part(settlement, '|', 7)::bigint
-                                    ELSE charged_code_ms END, %(code_ms)s::bigint),
+                                    ELSE charged_code_ms END, floor_code_ms, %(code_ms)s::bigint),
     charged_browser_sessions = greatest(CASE WHEN tools_estimated THEN split_part(settlement, '|', 8)::bigint
-                                             ELSE charged_browser_sessions END, %(browser_sessions)s::bigint),
+                                             ELSE charged_browser_sessions END, floor_browser_sessions,
+                                        %(browser_sessions)s::bigint),
     tools_estimated = false
  WHERE id = %(id)s::uuid AND outcome <> 'voided'
    AND (tools_estimated OR charged_tool_calls < %(tool_calls)s::bigint OR charged_code_ms < %(code_ms)s::bigint
@@ -244,16 +256,25 @@ SELECT coalesce(
 UPDATE entitlements_admission SET
     charged_requests = 1,
     charged_tokens = CASE WHEN %(trusted)s AND (estimate_stands OR tokens_estimated AND observed_at IS NULL)
-                              THEN %(tokens)s::bigint
+                              THEN greatest(%(tokens)s::bigint, floor_tokens)
                           ELSE greatest(charged_tokens, %(tokens)s::bigint) END,
-    charged_compute_ms = CASE WHEN estimate_stands AND %(trusted)s THEN %(compute_ms)s::bigint
-                              ELSE greatest(charged_compute_ms, %(compute_ms)s::bigint) END,
-    charged_tool_calls = CASE WHEN estimate_stands AND %(trusted)s THEN %(tool_calls)s::bigint
-                              ELSE greatest(charged_tool_calls, %(tool_calls)s::bigint) END,
-    charged_code_ms = CASE WHEN estimate_stands AND %(trusted)s THEN %(code_ms)s::bigint
-                           ELSE greatest(charged_code_ms, %(code_ms)s::bigint) END,
-    charged_browser_sessions = CASE WHEN estimate_stands AND %(trusted)s THEN %(browser_sessions)s::bigint
-                                    ELSE greatest(charged_browser_sessions, %(browser_sessions)s::bigint) END,
+    charged_compute_ms = greatest(CASE WHEN estimate_stands AND %(trusted)s THEN floor_compute_ms
+                                       ELSE charged_compute_ms END, %(compute_ms)s::bigint),
+    charged_tool_calls = greatest(CASE WHEN estimate_stands AND %(trusted)s THEN floor_tool_calls
+                                       ELSE charged_tool_calls END, %(tool_calls)s::bigint),
+    charged_code_ms = greatest(CASE WHEN estimate_stands AND %(trusted)s THEN floor_code_ms
+                                    ELSE charged_code_ms END, %(code_ms)s::bigint),
+    charged_browser_sessions = greatest(CASE WHEN estimate_stands AND %(trusted)s THEN floor_browser_sessions
+                                             ELSE charged_browser_sessions END, %(browser_sessions)s::bigint),
+    floor_tokens = CASE WHEN %(trusted)s THEN floor_tokens ELSE greatest(floor_tokens, %(tokens)s::bigint) END,
+    floor_compute_ms = CASE WHEN %(trusted)s THEN floor_compute_ms
+                            ELSE greatest(floor_compute_ms, %(compute_ms)s::bigint) END,
+    floor_tool_calls = CASE WHEN %(trusted)s AND NOT tools_estimated THEN floor_tool_calls
+                            ELSE greatest(floor_tool_calls, %(tool_calls)s::bigint) END,
+    floor_code_ms = CASE WHEN %(trusted)s AND NOT tools_estimated THEN floor_code_ms
+                         ELSE greatest(floor_code_ms, %(code_ms)s::bigint) END,
+    floor_browser_sessions = CASE WHEN %(trusted)s AND NOT tools_estimated THEN floor_browser_sessions
+                                  ELSE greatest(floor_browser_sessions, %(browser_sessions)s::bigint) END,
     estimate_stands = estimate_stands AND NOT %(trusted)s,
     tokens_estimated = CASE WHEN %(trusted)s AND observed_at IS NULL THEN %(tokens_estimated)s
                             ELSE tokens_estimated END,
@@ -264,10 +285,12 @@ UPDATE entitlements_admission SET
 RETURNING account_id, agent_id, period, outcome
 
 -- name: void
--- Only when the provider was certainly not reached. A report that came before says otherwise: then it is failed.
+-- Only when the provider was certainly not reached. A report, or a tool seen at work, says otherwise: then it is failed.
 UPDATE entitlements_admission SET
-    charged_requests = CASE WHEN reports = 0 THEN 0 ELSE 1 END,
-    outcome = CASE WHEN reports = 0 THEN 'voided' ELSE 'failed' END,
+    charged_requests = CASE WHEN reports = 0 AND charged_tool_calls + charged_code_ms + charged_browser_sessions = 0
+                            THEN 0 ELSE 1 END,
+    outcome = CASE WHEN reports = 0 AND charged_tool_calls + charged_code_ms + charged_browser_sessions = 0
+                   THEN 'voided' ELSE 'failed' END,
     error_class = %(error_class)s::text, settled_at = now(),
     settlement = %(settlement)s, settlement_mac = %(settlement_mac)s
  WHERE id = %(id)s::uuid AND outcome = 'open'

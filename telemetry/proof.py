@@ -74,9 +74,7 @@ def charge_problems(
     `tools` is what the control plane saw of the invocation's tools at the provider. Tokens that the gateway
     counted from the text stand only while no trusted report says better.
 
-    A hold counts only where it was charged and nobody trusted has observed since (ledger.sql: expire). Where
-    somebody did, claims that came before were replaced too, so the charge is one of the figures observed, and
-    none that a trusted observer gave is above it.
+    A hold counts only where it was charged and nobody trusted has observed since (ledger.sql: expire).
     """
     for measure in MEASURES:
         charged = row[f"charged_{measure}"]
@@ -86,19 +84,8 @@ def charge_problems(
         if tools is not None and measure in TOOL_MEASURES:
             trusted.append(tools[measure])
         figures = [*trusted, *(o.measures[measure] for o in observed if not o.trusted)]
-        if _was_replaced(row):
-            if charged not in figures or charged < max(trusted, default=0):
-                yield f"charged_{measure} is {charged}, observed was {sorted(figures)}"
-            continue
         if row["estimate_stands"] or (row["tools_estimated"] and measure in TOOL_MEASURES):
             figures.append(row[f"held_{measure}"])
         right = max(figures, default=0)
         if charged != right:
             yield f"charged_{measure} is {charged}, the largest observed is {right}"
-
-
-def _was_replaced(row: Mapping[str, Any]) -> bool:
-    """Say whether an estimate stood at expiry and was replaced: held, unobserved then, and no longer standing."""
-    if row["outcome"] != Outcome.EXPIRED or row["estimate_stands"] or not any(row[f"held_{m}"] for m in MEASURES):
-        return False
-    return row["observed_at"] is None or row["observed_at"] > row["settled_at"]

@@ -189,6 +189,13 @@ class Admission(models.Model):
     )
     estimate_stands = models.BooleanField(db_default=False, help_text="Charged at the hold; nobody observed it yet.")
 
+    # What was observed while an estimate stood in its place; what replaces the estimate does not go below it.
+    floor_tokens = _number()
+    floor_compute_ms = _number()
+    floor_tool_calls = _number()
+    floor_code_ms = _number()
+    floor_browser_sessions = _number()
+
     # What the gateway signed when it closed the row, and how many signed reports were folded in.
     settlement = models.CharField(max_length=300, db_default="")
     settlement_mac = models.CharField(max_length=80, db_default="")
