@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import re
 from dataclasses import dataclass, field
@@ -21,6 +23,7 @@ from entitlements.enums import LimitType
 from entitlements.refusals import sentence
 from tests.pages import inline_of
 from webhost.errors import ErrorCode, anchor_of
+from webhost.signing import Purpose, derive_key
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = "http://here"
@@ -154,6 +157,16 @@ def test_where_no_site_was_built_it_says_so(settings, tmp_path):
     answer = Client().get("/docs/errors/")
     assert answer.status_code == 404
     assert "was not built here" in answer.content.decode()
+
+
+def test_the_vectors_of_telemetry_are_what_our_own_signing_says():
+    text = (ROOT / "docs/telemetry.md").read_text()
+    root, deployment, derived, body, signature = re.findall(
+        r"^\| (?:root|dep|der|raw|X-Tel)[^|]*\| `(.*)` \|$", text, re.MULTILINE
+    )
+    key = derive_key(bytes.fromhex(root), Purpose.TELEMETRY, deployment)
+    assert key.hex() == derived
+    assert signature == f"v1={hmac.new(key, body.encode(), hashlib.sha256).hexdigest()}"
 
 
 @pytest.mark.browser
