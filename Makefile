@@ -6,13 +6,14 @@
 #   make test         all tests (ARGS="tests/entitlements -k name" for some)
 #   make check        formatting, types, layers, migrations, production settings, OpenAPI
 #   make cases        each public failure of systems like ours, with the tests that cover it
+#   make docs         the documentation as a site, in .local/site; also at /docs/ of the product
 #   make bench        measurements, written to bench/
 #   make bench-desk   the support desk with 100,000 accounts, written to bench/desk/
 #   make screenshots  pictures of the pages
 #   make lock openapi format clean
 
 .DEFAULT_GOAL := help
-.PHONY: help up demo test check checks cases bench bench-desk screenshots lock openapi format clean
+.PHONY: help up demo test check checks cases docs bench bench-desk screenshots lock openapi format clean
 
 SYSTEM_PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -38,13 +39,26 @@ help:
 	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable ./cli
 	@touch $@
 
-up: .venv/installed
+# Warnings are errors: a page that is in no list, a link or an anchor that leads nowhere. Built aside, so that
+# a product that runs never shows half of it.
+SITE := .local/site
+SITE_SOURCES := $(shell find docs examples -type f -not -path '*/node_modules/*' -not -path '*/__pycache__/*')
+
+docs: $(SITE)/built
+
+$(SITE)/built: .venv/installed $(SITE_SOURCES)
+	@mkdir -p .local
+	@rm -rf $(SITE).new
+	@$(BIN)/sphinx-build --quiet --fail-on-warning --builder dirhtml --conf-dir docs/site docs $(SITE).new
+	@rm -rf $(SITE).new/.doctrees $(SITE).new/.buildinfo $(SITE) && mv $(SITE).new $(SITE) && touch $@
+
+up: .venv/installed docs
 	@PORT="$(PORT)" $(LOCAL) up
 
-demo: .venv/installed
+demo: .venv/installed docs
 	@$(LOCAL) product -- $(PYTHON) -m webhost.local.demo
 
-test: .venv/installed
+test: .venv/installed docs
 	@$(LOCAL) run -- $(PYTHON) -m pytest $(ARGS)
 
 check: .venv/installed
@@ -70,7 +84,7 @@ bench: .venv/installed
 bench-desk: .venv/installed
 	@$(PYTHON) -m bench.desk $(ARGS)
 
-screenshots: .venv/installed
+screenshots: .venv/installed docs
 	@$(LOCAL) product -- $(PYTHON) -m tests.screenshots
 
 lock: .venv/installed

@@ -13,6 +13,7 @@ from uuid import UUID
 from entitlements import rules
 from entitlements.actions.standing import AccountStanding
 from entitlements.enums import LimitType, Runtime
+from webhost.errors import anchor_of
 from webhost.period import ends_at
 
 UNLIMITED = "unlimited"
@@ -70,6 +71,11 @@ def duration(milliseconds: int | None) -> str:
 def label_of(key: rules.Key) -> str:
     """Return the name of an entitlement for people."""
     return _LABELS_OF_KEYS[key]
+
+
+def docs_of(limit_type: LimitType) -> str:
+    """Return the address of the documentation's explanation of a limit, below our own."""
+    return f"/docs/errors/#{anchor_of(limit_type)}"
 
 
 def source_text(source: str) -> str:

@@ -38,6 +38,7 @@ from webhost.errors import ConflictError, InvalidRequestError, UnavailableError,
 from webhost.ids import Prefix, public_id
 from webhost.signing import digest
 from webhost.tracing import current_trace_id
+from webhost.wire import envelope_of
 
 HEADER: Final = "Idempotency-Key"
 _KEY_IN_META: Final = "HTTP_IDEMPOTENCY_KEY"  # `request.headers` would read all of them to find one
@@ -147,7 +148,7 @@ class Memory:
     def keep_error(self, error: WebhostError) -> None:
         """Keep a failure that came after the effect: a repeat gets it again."""
         if self.record_id is not None:
-            self._finish(int(error.status), JSONRenderer().render(error.envelope(current_trace_id())))
+            self._finish(int(error.status), JSONRenderer().render(envelope_of(error, current_trace_id())))
 
     def release(self) -> None:
         """Forget the key: nothing happened, so that a repeat may try."""

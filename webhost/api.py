@@ -35,7 +35,15 @@ from webhost.ids import Prefix, parse_id, public_id
 from webhost.openapi import ApiSchema
 from webhost.parsing import OnlyJson
 from webhost.tracing import current_trace_id
-from webhost.wire import client_address, error_headers, error_of_status, error_response, is_api, refuse_unreadable
+from webhost.wire import (
+    client_address,
+    envelope_of,
+    error_headers,
+    error_of_status,
+    error_response,
+    is_api,
+    refuse_unreadable,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -147,7 +155,7 @@ def exception_handler(error: Exception, context: Mapping[str, Any]) -> Response:
     """Answer every exception of an API view with the envelope; log the unexpected ones, once."""
     refusal = as_webhost_error(error)
     response = Response(
-        refusal.envelope(current_trace_id()), status=int(refusal.status), headers=error_headers(refusal)
+        envelope_of(refusal, current_trace_id()), status=int(refusal.status), headers=error_headers(refusal)
     )
     if isinstance(refusal, InternalError | UnavailableError) and refusal is not error:
         logger.error("%s: %s", type(error).__name__, refusal.message, exc_info=error)

@@ -27,6 +27,11 @@ class ErrorCode(StrEnum):
     INTERNAL = "INTERNAL"
 
 
+def anchor_of(word: str) -> str:
+    """Return the anchor of a code or a limit on the errors page, as the site's builder makes it from the heading."""
+    return word.lower().replace("_", "-")
+
+
 class Issue(TypedDict):
     """One thing that is wrong with a request: where, and what would be right."""
 
@@ -65,8 +70,16 @@ class WebhostError(Exception):
         if retry_after is not None:
             self.retry_after = retry_after
 
+    @property
+    def anchor(self) -> str:
+        """Where the errors page explains this: at the limit's heading where there is one, else at the code's."""
+        return anchor_of(self.details.get("limitType") or self.code)
+
     def envelope(self, trace_id: str) -> dict[str, Any]:
-        """Return the body of the answer, in the shape of contracts: error and traceId."""
+        """Return the body of the answer, in the shape of contracts: error and traceId.
+
+        What is sent goes through webhost.wire.envelope_of, which adds the address of its explanation.
+        """
         return {
             "error": {
                 "code": self.code.value,

@@ -20,7 +20,9 @@ class ErrorDetail(serializers.Serializer[Any]):
 
     code = serializers.ChoiceField(choices=[code.value for code in ErrorCode])
     message = serializers.CharField()
-    details = serializers.DictField(help_text="What belongs to the code: issues, or the limit and the way out.")
+    details = serializers.DictField(
+        help_text="What belongs to the code: issues, or the limit and the way out; `docs` is where it is explained."
+    )
     retryable = serializers.BooleanField()
 
 
@@ -46,6 +48,16 @@ class ApiSchema(AutoSchema):
                 description="`trc_` and 32 hex digits; made where it is missing, returned on every answer.",
             )
         ]
+
+    def get_operation(
+        self, path: str, path_regex: str, path_prefix: str, method: str, registry: Any
+    ) -> dict[str, Any] | None:
+        """Say which scope a token needs, by the rule of entitlements.authentication.HasScope."""
+        operation: dict[str, Any] | None = super().get_operation(path, path_regex, path_prefix, method, registry)
+        if operation is not None and {"token": []} in operation.get("security", []):
+            named = getattr(self.view, "required_scope", None)
+            operation["x-required-scope"] = named.value if named else "read" if method == "GET" else "deploy"
+        return operation
 
     def _get_response_bodies(self, direction: Direction = "response") -> dict[str, Any]:
         bodies = super()._get_response_bodies(direction)

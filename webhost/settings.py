@@ -273,6 +273,7 @@ STORAGES = {
         else "whitenoise.storage.CompressedManifestStaticFilesStorage"
     },
 }
+DOCS_DIR = Path(env("DOCS_DIR", default=str(BASE_DIR / ".local" / "site")))  # what `make docs` built; may be absent
 WHITENOISE_USE_FINDERS = LOCAL
 WHITENOISE_AUTOREFRESH = False
 

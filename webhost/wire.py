@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from http import HTTPStatus
+from typing import Any
 
 from django.conf import settings
 from django.http import HttpRequest, JsonResponse
@@ -110,6 +111,13 @@ def error_headers(error: WebhostError) -> dict[str, str]:
     return headers
 
 
+def envelope_of(error: WebhostError, trace_id: str) -> dict[str, Any]:
+    """Return the envelope as it is sent: with the address of what explains it, in details.docs."""
+    body = error.envelope(trace_id)
+    body["error"]["details"] = {**error.details, "docs": f"{settings.PUBLIC_URL}/docs/errors/#{error.anchor}"}
+    return body
+
+
 def error_response(error: WebhostError) -> JsonResponse:
     """Return the envelope as an answer, for where no view is at hand."""
-    return JsonResponse(error.envelope(current_trace_id()), status=int(error.status), headers=error_headers(error))
+    return JsonResponse(envelope_of(error, current_trace_id()), status=int(error.status), headers=error_headers(error))

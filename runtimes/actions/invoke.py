@@ -31,6 +31,7 @@ from webhost import db
 from webhost.errors import ConflictError, NotFoundError, WebhostError
 from webhost.ids import Prefix, new_id, parse_id, public_id
 from webhost.period import ends_at, period_of
+from webhost.wire import envelope_of
 
 logger = logging.getLogger(__name__)
 
@@ -418,7 +419,8 @@ class StreamedAnswer:
     def _failed(self, error_class: str, message: str, seen: Usage | None, logs: tuple[str, ...]) -> Event:
         self._end(Outcome.FAILED, self._seen(seen), error_class)
         _keep_logs(self._started, logs)
-        return "error", RuntimeFailedError(message, error_class=error_class).envelope(self._started.trace_id)
+        error = RuntimeFailedError(message, error_class=error_class)
+        return "error", envelope_of(error, self._started.trace_id)
 
     def _seen(self, seen: Usage | None) -> ledger.Usage:
         return _observed(self._started, seen, "".join(self._text))

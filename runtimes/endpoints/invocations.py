@@ -22,6 +22,7 @@ from webhost.openapi import ErrorDetail
 from webhost.paging import PageQuery, page_of, page_response, paginate
 from webhost.period import key_of
 from webhost.tracing import current_trace_id
+from webhost.wire import envelope_of
 
 _RUNTIMES = [runtime.value for runtime in Runtime]
 _MEASURES: Mapping[str, str] = {
@@ -252,4 +253,4 @@ class LimitsCheckView(ApiView):
         trace_id = current_trace_id()
         if refusal is None:
             return Response({"allowed": True, "traceId": trace_id})
-        return Response({"allowed": False, **refusal.envelope(trace_id)})
+        return Response({"allowed": False, **envelope_of(refusal, trace_id)})

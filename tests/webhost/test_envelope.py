@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg_pool
 import pytest
+from django.conf import settings
 from django.db import OperationalError
 from django.test import Client
 
@@ -31,6 +32,8 @@ def is_envelope(answer: Answer, status: int, code: str) -> None:
     assert (answer.status, answer.code) == (status, code)
     assert set(answer.json) == ENVELOPE
     assert set(answer.json["error"]) == {"code", "message", "details", "retryable"}
+    anchor = code.lower().replace("_", "-")
+    assert answer.json["error"]["details"]["docs"] == f"{settings.PUBLIC_URL}/docs/errors/#{anchor}"
     assert answer.json["traceId"] == answer.headers["X-Trace-Id"]
     assert answer.headers["Content-Type"] == "application/json"
 

@@ -67,7 +67,7 @@ webhost.systems runs at {url} (ready after {seconds:.1f} s; data and logs in {pr
   Overview   {url}/           {people["email"]} / {people["password"]}
   Admin      {url}/admin/     {people["admin"]} / {people["password"]}
   Billing    {url}/billing/   card 4242 4242 4242 4242; no money moves
-  API        {url}/v1/docs
+  Docs       {url}/docs/      the API to try: {url}/v1/docs
 
 Try, in another terminal:
 

@@ -8,10 +8,13 @@ import billing.pages
 import entitlements.pages
 import runtimes.pages
 import telemetry.pages
+from webhost.pages.documentation import show_documentation
 from webhost.pages.overview import show_overview
 
 urlpatterns = [
     path("", show_overview, name="overview"),
+    path("docs/", show_documentation, name="documentation"),
+    path("docs/<path:path>", show_documentation, name="documentation-file"),
     *runtimes.pages.urlpatterns,
     *billing.pages.urlpatterns,
     *entitlements.pages.urlpatterns,

@@ -71,6 +71,8 @@ def error_lines(envelope: Mapping[str, Any], url: str, now: datetime) -> list[st
         lines.append(f"  Resets on {resets(details['resetsAt'], now)}.")
     if todo := _todo(error, details, url):
         lines.append(f"  What to do: {todo}")
+    if details.get("docs"):
+        lines.append(f"  More: {details['docs']}")
     if envelope.get("traceId"):
         lines.append(f"  Trace id: {envelope['traceId']}")
     return [clean(line) for line in lines]
