@@ -216,6 +216,7 @@ class Owned:
             "token": self._token,
             "target": lambda: public_id(Prefix.ALERT_TARGET, self.account.pk),
             "link": lambda: "of-nobody",
+            "path": lambda: "index.html",
         }
         assert parameter in makers, f"Nobody has told this test yet what `{parameter}` in a route names."
         return makers[parameter]()
