@@ -241,13 +241,13 @@ class TestSessions:
         running = make_session(deployment, "a/b ☃")
         make_session(deployment, "idle", **long_ago(hours=1))
         client = signed_in(alice)
-        page = client.get(url(agent))
+        page = client.get(url(agent, "sessions/"))
         assert page.content.decode().count('name="sessionId"') == 1
         assert "idle expired" in said(page)
         assert client.post(url(agent, "sessions/stop/"), {"sessionId": "a/b ☃"}).status_code == 302
         running.refresh_from_db()
         assert (running.stopped_at is not None, provider.ended) == (True, ["a/b ☃"])
-        page = client.get(url(agent))
+        page = client.get(url(agent, "sessions/"))
         assert "a/b ☃ stopped" in said(page)
         assert 'name="sessionId"' not in page.content.decode()
 

@@ -8,10 +8,12 @@ import billing.pages
 import entitlements.pages
 import runtimes.pages
 import telemetry.pages
+from webhost.pages.agents import show_agents
 from webhost.pages.overview import show_overview
 
 urlpatterns = [
     path("", show_overview, name="overview"),
+    path("agents/", show_agents, name="agents"),
     *runtimes.pages.urlpatterns,
     *billing.pages.urlpatterns,
     *entitlements.pages.urlpatterns,
