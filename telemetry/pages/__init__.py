@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from telemetry.pages import confirm
+from telemetry.pages import confirm, metrics
 
-urlpatterns = [*confirm.urlpatterns]
+urlpatterns = [*confirm.urlpatterns, *metrics.urlpatterns]

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.test import Client
 from django.utils import timezone
 
 from entitlements import ledger
@@ -16,8 +17,10 @@ from telemetry.actions.roll_up import roll_up
 from telemetry.metric_rules import Bucket, percentile, span_of
 from telemetry.models import UsageHour
 from tests.api import Api
+from tests.entitlements.admin_pages import said
 from tests.entitlements.callers import FAILED, SUCCEEDED, used
 from tests.factories import make_account, make_agent, make_deployment
+from tests.pages import inline_of
 from tests.telemetry.workload import Workload
 from webhost.ids import Prefix, new_id, public_id
 from webhost.period import period_of
@@ -206,3 +209,45 @@ def test_cost_is_priced_by_the_card_of_the_day(alice: Workload) -> None:
     found = metrics_of(alice.account.pk, alice.agent.pk, span)
     assert found.cost == sum(p.cost for p in found.points)
     assert rules.exact(found.cost) == ask(alice, between(span.start, span.end, "hour")).json["totals"]["estimatedCost"]
+
+
+class TestThePage:
+    def test_it_shows_charts_their_tables_and_errors_with_their_receipts(self, alice: Workload) -> None:
+        failed = call(alice, timezone.now(), FAILED, ms=30, tokens=7)
+        page = signed_in(alice).get(f"/agents/{alice.agent.public_id}/metrics/")
+        html = page.content.decode()
+        assert page.status_code == 200
+        assert "1 request, 1 error, 7 tokens" in said(page)
+        assert f"/invocations/inv_{failed.hex}/" in html
+        assert html.count("data-chart=") == 4
+        assert inline_of(page) == []
+
+    def test_names_of_errors_are_shown_as_text(self, alice: Workload) -> None:
+        ledger.settle(alice.caller.admit(), FAILED, used(), error_class="<img src=x onerror=alert(1)>")
+        page = signed_in(alice).get(f"/agents/{alice.agent.public_id}/metrics/")
+        assert "<img" not in page.content.decode()
+
+    @pytest.mark.parametrize(
+        ("tail", "status"),
+        [
+            ("", 200), ("?range=minute", 200), ("?range=day", 200), ("?from=2034-05-15T12:00&to=2034-05-16T12:00", 200),
+            ("?from=nonsense", 400), ("?from=2034-05-15T12:00", 400), ("?from=0001-01-01T00:00", 400),
+            ("?range=mars&deployment=x&runtime=y", 200),
+        ],
+    )  # fmt: skip
+    def test_any_address_is_answered_and_an_empty_time_says_what_to_do(
+        self, alice: Workload, tail: str, status: int
+    ) -> None:
+        page = signed_in(alice).get(f"/agents/{alice.agent.public_id}/metrics/{tail}")
+        assert (page.status_code, "Nothing in this time." in said(page)) == (status, True)
+
+    def test_charlie_finds_nothing(self, alice: Workload) -> None:
+        charlie = Client()
+        charlie.force_login(make_account("charlie"))
+        assert charlie.get(f"/agents/{alice.agent.public_id}/metrics/").status_code == 404
+
+
+def signed_in(workload: Workload) -> Client:
+    client = Client()
+    client.force_login(workload.account)
+    return client
