@@ -59,6 +59,11 @@ class Refused:
         return action.get("url") if action.get("type") == "upgrade_tier" else None
 
     @property
+    def needs_support(self) -> bool:
+        """Whether no tier that is sold would do."""
+        return (self.error.details.get("suggestedAction") or {}).get("type") == "contact_support"
+
+    @property
     def tier(self) -> str:
         """The tier that it would be."""
         return str((self.error.details.get("suggestedAction") or {}).get("tier", ""))

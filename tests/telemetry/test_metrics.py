@@ -213,7 +213,7 @@ def test_cost_is_priced_by_the_card_of_the_day(alice: Workload) -> None:
 
 class TestThePage:
     def test_it_shows_charts_their_tables_and_errors_with_their_receipts(self, alice: Workload) -> None:
-        failed = call(alice, timezone.now(), FAILED, ms=30, tokens=7)
+        failed = call(alice, timezone.now(), FAILED, ms=30, tokens=7, compute_ms=5)
         page = signed_in(alice).get(f"/agents/{alice.agent.public_id}/metrics/")
         html = page.content.decode()
         assert page.status_code == 200
