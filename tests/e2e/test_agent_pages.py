@@ -55,7 +55,7 @@ def drop(page: Page, content: bytes, name: str = "bundle.zip") -> None:
 
 
 def deployed(page: Page, version: int = 1) -> None:
-    expect(page.get_by_text(f"version {version} serves")).to_be_visible(timeout=LONG)
+    expect(page.locator("#agent-head").get_by_text(f"version {version} serves")).to_be_visible(timeout=LONG)
 
 
 def in_flight(account: Account) -> int:
