@@ -14,7 +14,7 @@ from rest_framework.response import Response
 
 from entitlements.authentication import caller_of
 from entitlements.enums import LimitType, Runtime, Scope
-from telemetry import alerts_api, rules
+from telemetry import alerts_api, metrics_api, rules
 from telemetry.actions.receive import Item, ItemStatus, note_refusal, receive_reports
 from telemetry.actions.usage import MeasureUse, PeriodUse, usage_of
 from telemetry.events import MOST, MOST_EVENTS
@@ -282,4 +282,5 @@ urlpatterns = [
     path("telemetry/report", ReportView.as_view(), name="report"),
     path("billing/usage", UsageView.as_view(), name="usage"),
     *alerts_api.urlpatterns,
+    *metrics_api.urlpatterns,
 ]

@@ -201,3 +201,16 @@ def test_an_agent_that_is_not_there_is_told_how_to_find_those_that_are(alice):
         ended = alice(*command)
         assert ended.code == Exit.FAILED
         assert "whs agents list" in ended.err
+
+
+def test_usage_by_agent_and_day_is_the_whole_month_and_says_what_deleted_agents_used(alice):
+    for name in ("first", "second"):
+        alice("init", name)
+        alice("deploy", name)
+        alice("invoke", name, "good morning")
+    assert alice("agents", "delete", "second", "--yes").code == Exit.OK
+    said = alice("usage", "--by", "agent", "--json").json
+    assert ([row["agent"] for row in said["items"]], said["isComplete"]) == (["first"], False)
+    shown = alice("usage", "--by", "day").out
+    assert re.search(r"^deleted agents +1 +2 ", shown, re.MULTILINE)
+    assert re.search(r"^total +2 +4 ", shown, re.MULTILINE)

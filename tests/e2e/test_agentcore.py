@@ -382,7 +382,11 @@ class TestWithoutTheRuntime:
 
     def test_no_page_makes_starts_or_runs_anything_at_aws(self, product: Product, aws: Aws) -> None:
         pages = [route for route, _ in _routes(webhost.pages.urlpatterns)]
-        refusing = {"agents/", "agents/<str:agent>/deploy/", "agents/<str:agent>/runtime/"}
+        one = "agents/<str:agent>/"
+        refusing = {
+            "agents/", f"{one}deploy/", f"{one}runtime/", f"{one}secrets/", f"{one}secrets/delete/", f"{one}playground/",
+            f"{one}deployments/<str:deployment>/activate/",
+        }  # fmt: skip
         assert refusing <= set(pages)
         tried: list[Owned] = []
         refused: set[str] = set()
@@ -409,7 +413,7 @@ class TestWithoutTheRuntime:
         path = "/" + re.sub(r"<\w+:(\w+)>", lambda found: quote(owned.name(found[1]), safe="/"), route)
         form = {
             "name": "premium", "runtimeProvider": "agentcore", "sessionId": owned.session, "reason": "again",
-            "tier": "starter", "interval": "month",
+            "tier": "starter", "interval": "month", "value": "a new value", "prompt": "hi", "description": "text",
         }  # fmt: skip
         return requests.request(
             method, owned.product.url + path, timeout=30, allow_redirects=False,

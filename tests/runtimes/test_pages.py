@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
@@ -18,7 +20,7 @@ from entitlements.rules import entitlements_of
 from runtimes.actions import agents, deployments
 from runtimes.enums import DeploymentStatus
 from runtimes.errors import NotReachedError
-from runtimes.models import Agent, Deployment, DeploymentLogLine, Grant
+from runtimes.models import Agent, AgentLogLine, Deployment, DeploymentLogLine, Grant
 from runtimes.pages import offers
 from runtimes.providers import PROVIDERS
 from tests.entitlements.admin_pages import said
@@ -241,13 +243,13 @@ class TestSessions:
         running = make_session(deployment, "a/b ☃")
         make_session(deployment, "idle", **long_ago(hours=1))
         client = signed_in(alice)
-        page = client.get(url(agent))
+        page = client.get(url(agent, "sessions/"))
         assert page.content.decode().count('name="sessionId"') == 1
         assert "idle expired" in said(page)
         assert client.post(url(agent, "sessions/stop/"), {"sessionId": "a/b ☃"}).status_code == 302
         running.refresh_from_db()
         assert (running.stopped_at is not None, provider.ended) == (True, ["a/b ☃"])
-        page = client.get(url(agent))
+        page = client.get(url(agent, "sessions/"))
         assert "a/b ☃ stopped" in said(page)
         assert 'name="sessionId"' not in page.content.decode()
 
@@ -337,6 +339,201 @@ class TestTheGateOfThePage:
         assert offers.page_capabilities(entitlements_of(everything(), (), None)) == list(Capability)
 
 
+class TestTheTabs:
+    """What every page of an agent keeps."""
+
+    TABS = ("", "playground/", "secrets/", "sessions/", "settings/", "delete/")
+
+    def test_strangers_find_none_of_them_and_can_do_nothing(self) -> None:
+        agent = make_agent(make_account("alice"))
+        version = make_deployment(agent, activate=False, status=DeploymentStatus.ROLLED_BACK)
+        one = f"deployments/{version.public_id}/"
+        charlie = signed_in(make_account("charlie"))
+        for tail in (*self.TABS, one, f"{one}follow/"):
+            assert charlie.get(url(agent, tail)).status_code == 404, tail
+        for tail in ("secrets/", "secrets/delete/", "settings/", "disable/", "enable/", "delete/", "playground/"):
+            form = {"name": "KEY", "value": "v", "confirm": agent.name, "prompt": "hi"}
+            assert charlie.post(url(agent, tail), form).status_code == 404, tail
+        assert charlie.post(url(agent, f"{one}activate/"), {"reason": "mine"}).status_code == 404
+        agent.refresh_from_db()
+        assert (agent.deleted_at, agent.disabled_at) == (None, None)
+
+    def test_nobody_elses_version_is_shown_below_an_agent(self) -> None:
+        alice = make_account("alice")
+        theirs = make_deployment(make_agent(make_account("charlie")))
+        tail = f"deployments/{theirs.public_id}/"
+        client = signed_in(alice)
+        mine = make_agent(alice)
+        assert client.get(url(mine, tail)).status_code == 404
+        assert client.post(url(mine, f"{tail}activate/"), {"reason": "mine"}).status_code == 404
+
+    def test_with_many_rows_each_asks_few_questions_and_carries_nothing_inline(self) -> None:
+        alice = make_account("alice", entitled(memory_enabled=True))
+        agent = make_agent(alice)
+        for _ in range(12):
+            version = make_deployment(agent, status=DeploymentStatus.ROLLED_BACK, activate=False)
+            DeploymentLogLine.objects.create(deployment=version, line="<img src=x onerror=alert(1)>")
+        serving = make_deployment(agent)
+        for n in range(30):
+            make_session(serving, f"<img src=x onerror=alert({n})>")
+            AgentLogLine.objects.create(
+                account_id=alice.pk, agent_id=agent.pk, deployment_id=serving.pk, invocation_id=new_id(),
+                text="<img src=x onerror=alert(1)>",
+            )  # fmt: skip
+        client = signed_in(alice)
+        for tail in (*self.TABS, f"deployments/{serving.public_id}/"):
+            with CaptureQueriesContext(connection) as asked:
+                page = client.get(url(agent, tail))
+            assert page.status_code == 200, tail
+            # Two more are not Django's: the look at the tier, and on the list what was used.
+            assert len(asked) + 2 <= 15, (tail, [q["sql"] for q in asked])
+            assert inline_of(page) == [], tail
+            assert "<img" not in page.content.decode(), tail
+
+    def test_versions_and_sessions_come_in_pages(self) -> None:
+        alice = make_account("alice")
+        agent = make_agent(alice)
+        for _ in range(11):
+            make_deployment(agent, status=DeploymentStatus.ROLLED_BACK, activate=False)
+        client = signed_in(alice)
+        first = client.get(url(agent))
+        (cursor,) = re.findall(r"\?cursor=([\w-]+)", first.content.decode())
+        assert "Version 1 " not in said(first)
+        assert "Version 1 rolled_back" in said(client.get(url(agent, f"?cursor={cursor}")))
+        assert client.get(url(agent, "?cursor=nonsense")).status_code == 404
+        assert client.get(url(agent, f"?cursor={'x' * 300}")).status_code == 404
+
+
+class TestServingAgain:
+    def test_an_earlier_version_serves_for_a_reason_that_is_shown(self) -> None:
+        alice = make_account("alice")
+        agent = make_agent(alice)
+        older = make_deployment(agent, status=DeploymentStatus.ROLLED_BACK, activate=False)
+        make_deployment(agent)
+        client = signed_in(alice)
+        at = url(agent, f"deployments/{older.public_id}/activate/")
+        page = client.post(at, {"reason": "  "})
+        assert (page.status_code, "Say why" in said(page)) == (400, True)
+        assert client.post(at, {"reason": "2 is <b>wrong</b>"}).status_code == 302
+        page = client.get(url(agent))
+        assert "version 1 serves" in said(page)
+        assert "Reason: 2 is" in said(page)
+        assert "<b>wrong" not in page.content.decode()
+
+    def test_what_is_not_in_the_tier_has_no_button(self) -> None:
+        alice = make_account("alice", make_tier())
+        agent = make_agent(alice)
+        older = make_deployment(
+            agent, status=DeploymentStatus.ROLLED_BACK, activate=False, runtime_provider=Runtime.AGENTCORE
+        )
+        make_deployment(agent)
+        client = signed_in(alice)
+        assert 'name="reason"' not in client.get(url(agent)).content.decode()
+        assert client.post(url(agent, f"deployments/{older.public_id}/activate/"), {"reason": "x"}).status_code == 402
+
+
+class TestFollowing:
+    def test_the_part_asks_again_until_it_is_over_and_then_brings_the_rest_along(self) -> None:
+        alice = make_account("alice")
+        agent = make_agent(alice)
+        version = make_deployment(agent, status=DeploymentStatus.DEPLOYING, activate=False)
+        client, at = signed_in(alice), url(agent, f"deployments/{version.public_id}/follow/")
+        assert client.get(at)["Location"] == url(agent)  # without a script
+        part = client.get(at, headers={"HX-Request": "true"}).content.decode()
+        assert ("hx-get" in part, "hx-swap-oob" in part) == (True, False)
+        assert 'http-equiv="refresh"' in client.get(url(agent)).content.decode()
+        Deployment.objects.filter(pk=version.pk).update(status=DeploymentStatus.ACTIVE)
+        part = client.get(at, headers={"HX-Request": "true"}).content.decode()
+        assert ("hx-get" in part, part.count("hx-swap-oob")) == (False, 2)
+        assert 'http-equiv="refresh"' not in client.get(url(agent)).content.decode()
+
+
+class TestSecrets:
+    VALUE = "hunter2-and-more"
+
+    def test_a_value_goes_in_and_comes_back_nowhere(self) -> None:
+        alice = make_account("alice")
+        agent = make_agent(alice)
+        client = signed_in(alice)
+        page = client.post(url(agent, "secrets/"), {"name": "API_KEY", "value": self.VALUE}, follow=True)
+        assert "API_KEY is set." in said(page)
+        assert self.VALUE not in page.content.decode()
+        page = client.post(url(agent, "secrets/"), {"name": "not a name", "value": self.VALUE})
+        assert page.status_code == 400
+        assert self.VALUE not in page.content.decode()
+        assert client.post(url(agent, "secrets/delete/"), {"name": "API_KEY"}).status_code == 302
+        assert "None yet." in said(client.get(url(agent, "secrets/")))
+        assert client.post(url(agent, "secrets/delete/"), {"name": "API_KEY"}).status_code == 404
+
+    def test_on_a_locked_runtime_there_is_no_form_and_none_is_taken(self) -> None:
+        alice = make_account("alice", make_tier())
+        agent = make_agent(alice, runtime=Runtime.AGENTCORE)
+        client = signed_in(alice)
+        assert 'name="value"' not in client.get(url(agent, "secrets/")).content.decode()
+        assert client.post(url(agent, "secrets/"), {"name": "API_KEY", "value": "v"}).status_code == 402
+
+
+class TestSettings:
+    def test_description_disabling_and_enabling(self) -> None:
+        alice = make_account("alice")
+        agent = make_agent(alice)
+        client = signed_in(alice)
+        assert client.post(url(agent, "settings/"), {"description": "x" * 201}).status_code == 400
+        assert "It says hi." in said(client.post(url(agent, "settings/"), {"description": "It says hi."}, follow=True))
+        assert "disabled" in said(client.post(url(agent, "disable/"), follow=True))
+        agent.refresh_from_db()
+        assert agent.disabled_at is not None
+        client.post(url(agent, "enable/"))
+        agent.refresh_from_db()
+        assert agent.disabled_at is None
+
+    def test_deleting_says_what_is_lost_and_takes_the_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(agents, "send_on_commit", lambda *_: None)
+        alice = make_account("alice")
+        agent = make_agent(alice)
+        make_session(make_deployment(agent))
+        client = signed_in(alice)
+        text = said(client.get(url(agent, "delete/")))
+        assert "1 version and what they keep" in text
+        assert "1 running session ends" in text
+        assert client.post(url(agent, "delete/"), {"confirm": "yes"}).status_code == 400
+        assert client.post(url(agent, "delete/"), {"confirm": agent.name})["Location"] == "/agents/"
+        assert client.get(url(agent)).status_code == 404
+
+
+class TestThePlayground:
+    def test_without_a_deployment_it_says_what_to_do_first(self) -> None:
+        alice = make_account("alice")
+        agent = make_agent(alice)
+        client = signed_in(alice)
+        page = client.get(url(agent, "playground/"))
+        assert ("Nothing serves yet." in said(page), 'name="prompt"' in page.content.decode()) == (True, False)
+        assert client.post(url(agent, "playground/"), {"prompt": "hi"}).status_code == 409
+
+    def test_a_refusal_says_when_it_resets_and_what_to_do(self) -> None:
+        alice = make_account("alice", make_tier(max_requests_per_period=0))
+        agent = make_agent(alice)
+        make_deployment(agent)
+        page = signed_in(alice).post(url(agent, "playground/"), {"prompt": "<b>hi</b>"})
+        assert page.status_code == 402
+        text = said(page)
+        assert "includes no requests" in text
+        assert "It resets at" in text
+        assert re.search("What to do: (upgrade to|contact support)", text)
+        assert "Trace id: trc_" in text
+        assert "<b>hi" not in page.content.decode()
+
+    @pytest.mark.parametrize(
+        "form", [{"prompt": ""}, {"prompt": "x", "maxTokens": "many"}, {"prompt": "x", "tools": "y"}]
+    )
+    def test_what_is_no_request_is_refused_in_words(self, form: dict[str, str]) -> None:
+        alice = make_account("alice")
+        agent = make_agent(alice)
+        make_deployment(agent)
+        page = signed_in(alice).post(url(agent, "playground/"), form)
+        assert (page.status_code, 'role="alert"' in page.content.decode()) == (400, True)
+
+
 @pytest.mark.browser
 def test_alice_deploys_a_bundle_in_her_browser_and_follows_it(product: Product, page: Page, tmp_path: Any) -> None:
     complaints: list[str] = []
@@ -353,11 +550,7 @@ def test_alice_deploys_a_bundle_in_her_browser_and_follows_it(product: Product, 
     zipped.write_bytes(example("echo"))
     page.get_by_label("Bundle").set_input_files(zipped)
     page.get_by_role("button", name="Deploy", exact=True).click()
-    expect(page.get_by_role("status")).to_contain_text("Version 1 is being deployed.")
-    for _ in range(60):
-        if page.get_by_text("version 1 serves").count():
-            break
-        page.wait_for_timeout(500)
-        page.reload()
-    expect(page.get_by_text("Version 1 is active.")).to_be_visible()
+    # Followed in place: nobody reloads.
+    expect(page.get_by_text("version 1 serves")).to_be_visible(timeout=30_000)
+    expect(page.locator("#build")).to_contain_text("Version 1 is active.")
     assert complaints == []  # nothing that the content security policy had to stop

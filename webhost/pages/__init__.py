@@ -8,6 +8,7 @@ import billing.pages
 import entitlements.pages
 import runtimes.pages
 import telemetry.pages
+from webhost.pages.agents import show_agents
 from webhost.pages.documentation import show_documentation
 from webhost.pages.overview import show_overview
 
@@ -15,6 +16,7 @@ urlpatterns = [
     path("", show_overview, name="overview"),
     path("docs/", show_documentation, name="documentation"),
     path("docs/<path:path>", show_documentation, name="documentation-file"),
+    path("agents/", show_agents, name="agents"),
     *runtimes.pages.urlpatterns,
     *billing.pages.urlpatterns,
     *entitlements.pages.urlpatterns,

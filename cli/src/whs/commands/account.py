@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -18,8 +17,8 @@ from whs.terminal import is_interactive, read_input
 
 # Where the service says how a token is made.
 TOKEN_PAGE: Final = "/"  # noqa: S105 - an address, not a token
-MOST_RECEIPTS: Final = 5_000
 _MEASURES: Final = ("requests", "tokens", "computeMs", "toolCalls", "codeExecutionMs", "browserSessions")
+_OTHER: Final = "deleted agents"
 _TITLES: Final = ("requests", "tokens", "compute ms", "tool calls", "code ms", "browsers")
 _CAPS: Final = {"agents": "maxAgents", "deployments": "maxDeploymentsPerAgent"}
 _RATES: Final = {"concurrency": "maxConcurrentInvocations", "requestsPerMinute": "requestsPerMinute"}
@@ -119,39 +118,40 @@ def _limit_row(row: dict[str, Any]) -> list[str]:
 @json_option
 @pass_app
 def usage(app: App, period: str | None, by: str) -> None:
-    """Show what was used in a month. Costs are estimates.
-
-    By day and by agent it is added up from the receipts of single calls, the newest 5,000 at most.
-    """
+    """Show what was used in a month. Costs are estimates."""
     found = app.client.get("/v1/billing/usage", **({"period": period} if period else {}))
     if by == "runtime":
         app.answer(found)
         rows = [(row["runtimeProvider"], row) for row in found["byRuntime"]]
         _show_usage(app, found, by, rows)
         return
-    receipts = list(
-        itertools.islice(
-            app.client.pages("/v1/invocations", **{"from": found["startsAt"], "to": found["resetsAt"]}),
-            MOST_RECEIPTS + 1,
-        )
-    )
-    is_cut = len(receipts) > MOST_RECEIPTS
-    lines = _added_up(receipts[:MOST_RECEIPTS], by, _names(app) if by == "agent" else {})
-    app.answer({"periodKey": found["periodKey"], "by": by, "isComplete": not is_cut, "items": [
+    lines = _added_up(app, found, by)
+    rest = _rest(found, lines)
+    app.answer({"periodKey": found["periodKey"], "by": by, "isComplete": not rest, "items": [
         {by: key, **{name: sums[name] for name in _MEASURES}} for key, sums in lines
     ]})  # fmt: skip
-    _show_usage(app, found, by, lines)
-    if is_cut:
-        app.say(f"Only the newest {MOST_RECEIPTS:,} calls of the month are added up here; the total is of all.")
+    _show_usage(app, found, by, [*lines, *([(_OTHER, rest)] if rest else [])])
 
 
-def _added_up(receipts: list[dict[str, Any]], by: str, names: dict[str, str]) -> list[tuple[str, Counter[str]]]:
+def _added_up(app: App, found: dict[str, Any], by: str) -> list[tuple[str, Counter[str]]]:
+    """Return what each agent used, or each day of the month, from the metrics of every agent there is."""
     sums: dict[str, Counter[str]] = {}
-    for receipt in receipts:
-        agent = receipt["agentId"]
-        key = receipt["admittedAt"][:10] if by == "day" else names.get(agent, agent)
-        sums.setdefault(key, Counter()).update({name: receipt["usage"][name] for name in _MEASURES})
+    span = {"from": found["startsAt"], "to": found["resetsAt"], "bucket": "day"}
+    for agent_id, name in _names(app).items():
+        metrics = app.client.get(f"/v1/agents/{agent_id}/metrics", **span)
+        parts = metrics["buckets"] if by == "day" else [metrics["totals"]]
+        for part in parts:
+            used = Counter({measure: part[measure] for measure in _MEASURES})
+            if any(used.values()):
+                sums.setdefault(part["at"][:10] if by == "day" else name, Counter()).update(used)
     return sorted(sums.items())
+
+
+def _rest(found: dict[str, Any], lines: list[tuple[str, Counter[str]]]) -> Counter[str]:
+    """Return what agents used that are deleted since, corrections by staff left out; empty where there is nothing."""
+    known = sum((sums for _, sums in lines), Counter())
+    rest = {name: found["totals"][name] - found["adjusted"].get(name, 0) - known[name] for name in _MEASURES}
+    return Counter({name: n for name, n in rest.items() if n > 0})
 
 
 def _names(app: App) -> dict[str, str]:
