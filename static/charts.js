@@ -12,6 +12,10 @@
     timeZone: "UTC", day: "numeric", month: "short", ...(bucket === "day" ? {} : { hour: "2-digit", minute: "2-digit" }),
   });
 
+  // A point between two gaps is no line, and would not be seen.
+  const alone = (plot, series) => plot.data[series].flatMap((value, n, all) => (
+    value !== null && (all[n - 1] ?? null) === null && (all[n + 1] ?? null) === null ? [n] : []));
+
   function draw(element) {
     const data = JSON.parse(document.getElementById(element.dataset.chart).textContent);
     const bars = data.kind === "bars" && window.uPlot.paths.bars({ size: [0.7, 40] });
@@ -19,7 +23,7 @@
     const series = data.series.map(({ label }, n) => {
       const colour = css(colours[n % colours.length]);
       return {
-        label, stroke: colour, width: bars ? 0 : 2, spanGaps: false, points: { show: !bars && data.times.length < 3 },
+        label, stroke: colour, width: bars ? 0 : 2, spanGaps: false, points: { show: !bars, filter: alone },
         ...(bars ? { paths: bars, fill: colour } : {}), value: (_, n) => full(n, data.unit),
       };
     });

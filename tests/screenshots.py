@@ -99,7 +99,10 @@ def main() -> int:
             "account": f"{account}/change/", "timeline": f"{account}/timeline/", "adjust": f"{account}/adjust/",
             "agent": f"/admin/runtimes/agent/{UUID(agent['id'].removeprefix('agt_'))}/change/",
         }  # fmt: skip
-        for person, pages in ((customer, PAGES), (support, desk)):
+        tabs = ("metrics", "playground", "secrets", "sessions", "settings", "delete")
+        mine = PAGES | {"agents-list": "/agents/", "agent-page": f"/agents/{agent['id']}/"}
+        mine |= {f"agent-{tab}": f"/agents/{agent['id']}/{tab}/" for tab in tabs}
+        for person, pages in ((customer, mine), (support, desk)):
             for size, (width, height) in SIZES.items():
                 for scheme in ("light", "dark"):
                     page = chromium.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)

@@ -413,7 +413,8 @@ class TestWithoutTheRuntime:
         path = "/" + re.sub(r"<\w+:(\w+)>", lambda found: quote(owned.name(found[1]), safe="/"), route)
         form = {
             "name": "premium", "runtimeProvider": "agentcore", "sessionId": owned.session, "reason": "again",
-            "tier": "starter", "interval": "month", "value": "a new value", "prompt": "hi", "description": "text",
+            "tier": "starter", "interval": "month", "value": "a new value", "prompt": "hi",
+            "description": "text", "confirm": owned.agent.name,
         }  # fmt: skip
         return requests.request(
             method, owned.product.url + path, timeout=30, allow_redirects=False,
