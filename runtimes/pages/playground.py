@@ -66,7 +66,7 @@ def _render(
     context: dict[str, Any] = {
         "look": look,
         "serving": serving,
-        "may_invoke": bool(serving) and not limits.refused_by_gates(look.entitlements, serving.runtime_provider),
+        "may_invoke": serving is not None and not limits.refused_by_gates(look.entitlements, serving.runtime_provider),
         "answer": answer,
         "form": form,
         "session": answer["sessionId"] if answer else form.get("sessionId", request.GET.get("sessionId", ""))[:256],
