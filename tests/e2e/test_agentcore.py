@@ -396,7 +396,11 @@ class TestWithoutTheRuntime:
                     here = Runtime.CLOUDFLARE if "runtime" in route else Runtime.AGENTCORE
                     tried.append(owned := Owned(product, make_account("charlie", make_tier()), here))
                     answer = self._on_the_page(owned, method, route)
-                    assert answer.status_code in (200, 302, 400, 402, 404, 405, 409), (method, route, answer.status_code)
+                    assert answer.status_code in (200, 302, 400, 402, 404, 405, 409), (
+                        method,
+                        route,
+                        answer.status_code,
+                    )
                     if answer.status_code == 402:
                         refused.add(route)
             assert refused == refusing
