@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
-from entitlements.pages import security, sign_in
+from django.urls import path
+from django.views.generic import RedirectView
 
-urlpatterns = [*sign_in.urlpatterns, *security.urlpatterns]
+from entitlements.pages import own, reset, security, sessions, sign_in, sign_up, tokens
+
+urlpatterns = [
+    path("settings/", RedirectView.as_view(pattern_name="token_page"), name="settings"),
+    *sign_in.urlpatterns,
+    *sign_up.urlpatterns,
+    *reset.urlpatterns,
+    *tokens.urlpatterns,
+    *security.urlpatterns,
+    *own.urlpatterns,
+    *sessions.urlpatterns,
+]
