@@ -7,7 +7,7 @@ from datetime import datetime
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import path, reverse
 from django.views.decorators.cache import never_cache
@@ -16,7 +16,6 @@ from django.views.decorators.http import require_GET, require_POST
 from entitlements.sign_in import sessions
 from entitlements.sign_in.browsers import browser_in_words
 from entitlements.whose import account_of
-from webhost.errors import NotFoundError
 
 _MOST = 100
 _LONGEST_ID = 18
@@ -55,9 +54,9 @@ def end(request: HttpRequest) -> HttpResponse:
     """End one of them; it is out at its next request."""
     chosen = request.POST.get("session", "")
     if not (chosen.isascii() and chosen.isdigit() and len(chosen) <= _LONGEST_ID):
-        raise NotFoundError
+        raise Http404
     if not sessions.end_session(account_of(request), int(chosen)):
-        raise NotFoundError
+        raise Http404
     messages.success(request, "The session was ended.")
     return HttpResponseRedirect(reverse("sessions"))
 

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.db import IntegrityError
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import path, reverse
 from django.utils import timezone
@@ -22,8 +22,8 @@ from entitlements.actions.tokens import create_token, revoke_token
 from entitlements.authentication import Caller
 from entitlements.enums import Scope
 from entitlements.models import Account, ApiToken
-from entitlements.whose import account_of
-from webhost.errors import NotFoundError, WebhostError
+from entitlements.whose import account_of, unknown_as_404
+from webhost.errors import WebhostError
 from webhost.ids import Prefix, new_id, parse_id, public_id
 
 SCOPES: Final = {
@@ -98,14 +98,17 @@ def _render(
 @require_http_methods(["GET", "POST"])
 def revoke(request: HttpRequest, token: str) -> HttpResponse:
     """Ask whether a token shall be refused from now on, and do it."""
-    account, token_id = account_of(request), parse_id(Prefix.TOKEN, token)
+    account = account_of(request)
+    with unknown_as_404():
+        token_id = parse_id(Prefix.TOKEN, token)
+        if request.method == "POST":
+            revoke_token(account.pk, token_id)
     if request.method == "POST":
-        revoke_token(account.pk, token_id)
         messages.success(request, "The token is revoked: its next call is refused.")
         return HttpResponseRedirect(reverse("token_page"))
     found = ApiToken.objects.filter(user=account, id=token_id).first()
     if found is None:
-        raise NotFoundError
+        raise Http404
     return render(request, "entitlements/token_revoke.html", {"tab": "tokens", "token": found})
 
 

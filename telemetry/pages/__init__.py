@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from telemetry.pages import confirm
+from telemetry.pages import alerts, confirm
 
-urlpatterns = [*confirm.urlpatterns]
+urlpatterns = [*alerts.urlpatterns, *confirm.urlpatterns]

@@ -8,10 +8,10 @@ import billing.pages
 import entitlements.pages
 import runtimes.pages
 import telemetry.pages
-from webhost.pages.overview import show_overview
+from webhost.pages.landing import show_home
 
 urlpatterns = [
-    path("", show_overview, name="overview"),
+    path("", show_home, name="overview"),
     *runtimes.pages.urlpatterns,
     *billing.pages.urlpatterns,
     *entitlements.pages.urlpatterns,
