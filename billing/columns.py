@@ -45,10 +45,13 @@ def money_of(price: TierPrice) -> str:
     return f"{sign}{amount} a {price.interval}"
 
 
-def columns_of(tiers: Sequence[rules.TierValues], *, current: str = "", suggested: str = "") -> list[Column]:
+def columns_of(
+    tiers: Sequence[rules.TierValues], *, current: str = "", suggested: str = "", only_known_amounts: bool = False
+) -> list[Column]:
     """Return tiers as columns, in the order given, with what they are sold for."""
     prices: dict[str, list[TierPrice]] = {}
-    for price in TierPrice.objects.filter(is_sold=True).select_related("tier"):
+    sold = TierPrice.objects.filter(is_sold=True).select_related("tier")
+    for price in sold.exclude(amount_cents__isnull=True) if only_known_amounts else sold:
         prices.setdefault(price.tier.slug, []).append(price)
     return [
         Column(
@@ -74,4 +77,5 @@ def rows_of(columns: Sequence[Column]) -> list[tuple[str, list[str]]]:
 def public_columns() -> list[Column]:
     """Return the price list: the tiers that everybody may see, cheapest first. Two queries."""
     tiers = Tier.objects.filter(is_public=True, retired_at__isnull=True).order_by("rank")
-    return columns_of([tier.values() for tier in tiers])
+    # An amount that was not read at Stripe yet is no price: strangers would read that it costs nothing.
+    return columns_of([tier.values() for tier in tiers], only_known_amounts=True)

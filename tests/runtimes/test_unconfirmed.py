@@ -34,7 +34,7 @@ def test_the_action_refuses_before_it_reads_a_byte() -> None:
 def test_the_api_answers_403_with_what_to_do_in_the_envelope_that_the_command_line_prints() -> None:
     alice = make_account("alice", confirmed=False)
     agent = make_agent(alice)
-    answer = Api(alice).post(f"/v1/agents/{agent.public_id}/deployments", files={"bundle": example("echo")})
+    answer = Api(alice).upload(f"/v1/agents/{agent.public_id}/deployments", example("echo"))
     error = answer.json["error"]
     assert (answer.status, error["code"], error["retryable"]) == (403, "UNAUTHORIZED", False)
     assert error["message"] == CONFIRM_FIRST

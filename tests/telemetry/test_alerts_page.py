@@ -14,7 +14,7 @@ from telemetry.models import AlertTarget
 from telemetry.pages import alerts
 from tests.entitlements.admin_pages import said
 from tests.entitlements.callers import Caller
-from tests.factories import make_account, make_agent, make_deployment, make_tier
+from tests.factories import make_account, make_tier
 from tests.pages import inline_of
 from tests.telemetry.receiver import Pretended
 from webhost.ids import new_id
@@ -104,9 +104,7 @@ def test_the_last_messages_are_listed_with_their_outcome() -> None:
     client = Client()
     client.force_login(account)
     assert "Nothing was sent yet." in said(client.get(AT))
-    agent = make_agent(account)
-    calls = Caller(account.pk, agent.pk, make_deployment(agent).pk)
-    calls.settle(calls.admit())
+    Caller(account.pk, new_id(), new_id()).call()
     watch_accounts([account.pk])
     page = said(client.get(AT))
     assert "Requests: 100 %" in page

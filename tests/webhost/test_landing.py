@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
+import secrets
 
 import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from entitlements.models import Tier
+from entitlements.models import Tier, TierPrice
 from tests.entitlements.admin_pages import said
 from tests.factories import make_account, make_tier
 from tests.pages import inline_of
@@ -28,11 +28,19 @@ def test_a_stranger_reads_what_this_is_and_finds_every_way_on() -> None:
 
 
 def test_the_prices_are_those_of_the_tier_table() -> None:
-    page = said(Client().get("/"))
-    for tier in Tier.objects.filter(is_public=True, retired_at__isnull=True):
-        assert tier.name in page
-    assert "unlimited" in page
-    assert re.search(r"\$\d+ a month", page)
+    own = make_tier(name=f"Gold {secrets.token_hex(3)}", is_public=True)
+    try:
+        for interval, cents in (("month", 1_234_50), ("year", None)):
+            TierPrice.objects.create(tier=own, price_id=secrets.token_hex(8), interval=interval, amount_cents=cents)
+        page = said(Client().get("/"))
+        for tier in Tier.objects.filter(is_public=True, retired_at__isnull=True):
+            assert tier.name in page
+        assert "unlimited" in page
+        assert "$1,234.50 a month" in page
+        assert "$0 a year" not in page, "an amount that is not known is none"
+    finally:
+        TierPrice.objects.filter(tier=own).delete()
+        own.delete()
 
 
 def test_a_hidden_tier_and_its_name_are_not_on_it() -> None:
