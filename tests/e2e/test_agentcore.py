@@ -408,7 +408,9 @@ class TestWithoutTheRuntime:
         path = "/" + re.sub(r"<\w+:(\w+)>", lambda found: quote(owned.name(found[1]), safe="/"), route)
         form = {
             "name": "premium", "runtimeProvider": "agentcore", "sessionId": owned.session, "reason": "again",
-            "tier": "starter", "interval": "month",
+            "tier": "starter", "interval": "month", "token": str(new_id()), "scopes": "read", "days": "30",
+            "kind": "email", "address": "ops@example.com", "thresholds": "80", "email": "other@example.com",
+            "current": "a-long-enough-secret", "password": "another-long-secret", "session": "1", "link": "of-nobody",
         }  # fmt: skip
         return requests.request(
             method, owned.product.url + path, timeout=30, allow_redirects=False,
