@@ -12,7 +12,7 @@ _LINKS: Final = (
     ("/", "Overview"),
     ("/agents/", "Agents"),
     ("/billing/", "Billing"),
-    ("/settings/security/", "Settings"),
+    ("/settings/tokens/", "Settings"),
 )
 
 

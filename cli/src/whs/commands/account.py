@@ -15,8 +15,8 @@ from whs.config import Config, config_path, save_config
 from whs.errors import RefusedError, UsageError
 from whs.terminal import is_interactive, read_input
 
-# Where the service says how a token is made.
-TOKEN_PAGE: Final = "/"  # noqa: S105 - an address, not a token
+# Where a token is made.
+TOKEN_PAGE: Final = "/settings/tokens/"  # noqa: S105 - an address, not a token
 _MEASURES: Final = ("requests", "tokens", "computeMs", "toolCalls", "codeExecutionMs", "browserSessions")
 _OTHER: Final = "deleted agents"
 _TITLES: Final = ("requests", "tokens", "compute ms", "tool calls", "code ms", "browsers")
