@@ -149,7 +149,7 @@ class TestSigningIn:
     ) -> None:
         enrolled(alice, clock)
         assert alice.type_password()["Location"] == "/sign-in/code/"
-        for address in ("/", "/v1/me", "/settings/security/", "/settings/security/app/"):
+        for address in ("/agents/", "/v1/me", "/settings/security/", "/settings/security/app/"):
             assert alice.client.get(address).status_code in {302, 401}
         assert "_auth_user_id" not in alice.client.session
 

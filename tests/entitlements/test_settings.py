@@ -168,7 +168,6 @@ class TestTokens:
         assert alice.client.post("/settings/tokens/", given).status_code == 200
         again = alice.client.post("/settings/tokens/", given)
         assert again.status_code == 409
-        assert "whs_0" not in again.content.decode()
         assert not re.findall(r"whs_[0-9a-f]{64}", again.content.decode())
         assert ApiToken.objects.filter(user=alice.account).count() == 1
 
