@@ -83,7 +83,7 @@ def why_charged(charge: Charge) -> list[str]:
         return _why_open(charge)
     if charge.outcome == Outcome.VOIDED:
         return [
-            "Nothing is charged: the runtime was certainly not reached, so the request and what was held were given back.",
+            "Nothing is charged: the runtime was certainly not reached, so request and hold were given back.",
             "Should a signed report show that it ran after all, it counts.",
         ]
     said = [_why_it_counts(charge)]
@@ -154,12 +154,12 @@ def _estimates(charge: Charge) -> list[str]:
         )
     if charge.tools_estimated:
         said.append(
-            "What its tools did could not be looked at yet, so they are charged at what was held. We look again, and what"
-            " we see replaces it, down as well as up."
+            "What its tools did could not be looked at yet, so they are charged at what was held. We look again, and"
+            " what we see replaces it, down as well as up."
         )
     if charge.reports and not is_trusted(charge.runtime):
         said.append(
-            "Reports from this runtime come from beside your code: they may raise what is charged, not lower an estimate."
+            "Reports of this runtime come from beside your code: they may raise what is charged, not lower an estimate."
         )
     return said
 

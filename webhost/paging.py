@@ -84,7 +84,7 @@ def rows_after(rows: QuerySet[M], cursor: str, fields: tuple[str, ...]) -> Query
     """Return the rows that come after a cursor, which may be empty; raises InvalidRequestError for none of ours."""
     if not cursor:
         return rows
-    return rows_beside(rows, "<", _read_cursor(rows, cursor, fields), fields)
+    return rows_beside(rows, "<", place_of(rows, cursor, fields), fields)
 
 
 def rows_beside(
@@ -107,7 +107,8 @@ def _write_cursor(values: list[Any]) -> str:
     return base64.urlsafe_b64encode(json.dumps([str(value) for value in values]).encode()).decode().rstrip("=")
 
 
-def _read_cursor(rows: QuerySet[Any], cursor: str, fields: tuple[str, ...]) -> list[Any]:
+def place_of(rows: QuerySet[Any], cursor: str, fields: tuple[str, ...]) -> list[Any]:
+    """Return the values of the fields that a cursor names; raises InvalidRequestError for one that is none of ours."""
     try:
         padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
         texts = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from telemetry.pages import confirm, invocations, metrics
+from telemetry.pages import confirm, events, invocations, metrics
 
-urlpatterns = [*confirm.urlpatterns, *invocations.urlpatterns, *metrics.urlpatterns]
+urlpatterns = [*confirm.urlpatterns, *events.urlpatterns, *invocations.urlpatterns, *metrics.urlpatterns]
