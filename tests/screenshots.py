@@ -20,7 +20,7 @@ from playwright.sync_api import Page, sync_playwright
 from webhost.local.demo.people import Customer, Support
 
 FOLDER = Path(__file__).resolve().parents[1] / ".local" / "screenshots"
-PAGES = {"overview": "/", "billing": "/billing/?tier=pro", "docs": "/v1/docs"}
+PAGES = {"overview": "/", "usage": "/usage/?by=day", "billing": "/billing/?tier=pro", "docs": "/v1/docs"}
 DESK = {
     "admin": "/admin/", "search": "/admin/search/?q=example.com", "refusals": "/admin/entitlements/denial/by-account/",
     "figures": "/admin/entitlements/denialfigure/", "agents": "/admin/runtimes/agent/",

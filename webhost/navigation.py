@@ -11,6 +11,7 @@ from django.http import HttpRequest
 _LINKS: Final = (
     ("/", "Overview"),
     ("/agents/", "Agents"),
+    ("/usage/", "Usage"),
     ("/billing/", "Billing"),
     ("/settings/security/", "Settings"),
 )

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from telemetry.pages import confirm, metrics
+from telemetry.pages import confirm, metrics, usage
 
-urlpatterns = [*confirm.urlpatterns, *metrics.urlpatterns]
+urlpatterns = [*confirm.urlpatterns, *metrics.urlpatterns, *usage.urlpatterns]
