@@ -175,39 +175,3 @@ def _sum_of(lines: Iterable[Line]) -> Line:
     return Line(
         rules.Quantities(**sums), sum(part.errors for part in parts), rules.total_of(part.cost for part in parts)
     )
-
-
-_LAST_DAYS: Final = f"""
-SELECT day, sum(requests)::bigint AS requests, sum(tokens)::bigint AS tokens, sum(errors)::bigint AS errors FROM (
-    SELECT {_DAY} AS day, requests, tokens, errors FROM telemetry_usagehour
-     WHERE account_id = %(account)s AND hour >= %(start)s
-    UNION ALL
-    SELECT {_DAY}, requests, tokens, errors FROM entitlements_movement
-     WHERE account_id = %(account)s AND hour >= %(start)s
-    UNION ALL
-    SELECT (admitted_at AT TIME ZONE 'UTC')::date, charged_requests, charged_tokens, 0 FROM entitlements_admission
-     WHERE outcome = 'open' AND account_id = %(account)s AND admitted_at >= %(start)s) parts
- GROUP BY 1
-"""  # noqa: S608 - composed of constants
-
-
-@dataclass(frozen=True)
-class DayUse:
-    """Requests, tokens and errors of one day (UTC)."""
-
-    at: datetime
-    requests: int = 0
-    tokens: int = 0
-    errors: int = 0
-
-
-def last_days(account_id: UUID, now: datetime, many: int) -> list[DayUse]:
-    """Return what an account used on each of the last days, today's included, the oldest first; one statement."""
-    today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    start = today - timedelta(days=many - 1)
-    found = {row["day"]: row for row in db.run(_LAST_DAYS, {"account": account_id, "start": start})}
-    times = [start + timedelta(days=n) for n in range(many)]
-    return [
-        DayUse(at, row["requests"], row["tokens"], row["errors"]) if (row := found.get(at.date())) else DayUse(at)
-        for at in times
-    ]

@@ -14,6 +14,7 @@ from telemetry import rules
 from telemetry.actions.usage import PeriodUse
 from telemetry.forecast import Forecast, run_out, week_before, window_start
 from webhost import db
+from webhost.period import period_of, starts_at
 
 _MEASURES: Final = ("requests", "tokens", "compute_ms", "tool_calls", "code_ms", "browser_sessions")
 _COLUMN_OF: Final[Mapping[LimitType, str]] = {
@@ -24,7 +25,8 @@ _COLUMN_OF: Final[Mapping[LimitType, str]] = {
     LimitType.CODE_EXECUTION_SECONDS: "code_ms",
     LimitType.BROWSER_SESSIONS: "browser_sessions",
 }
-# Bounded by a week of hours, however long the history is; the first use is one probe of the index of hours.
+# Bounded by weeks of hours, however long the history is: who had a month before the one in which the week began has
+# used something before that week, and only for who had none the first use is sought, in at most five weeks.
 _READ: Final = f"""
 WITH parts AS (
     SELECT {", ".join(_MEASURES)} FROM telemetry_usagehour WHERE account_id = %(account)s AND hour >= %(since)s
@@ -34,8 +36,12 @@ WITH parts AS (
     SELECT {", ".join(f"charged_{m}" for m in _MEASURES)} FROM entitlements_admission
      WHERE outcome = 'open' AND account_id = %(account)s AND admitted_at >= %(since)s
 )
-SELECT least((SELECT min(hour) FROM telemetry_usagehour WHERE account_id = %(account)s),
-             (SELECT min(hour) FROM entitlements_movement WHERE account_id = %(account)s)) AS first_use,
+SELECT CASE WHEN EXISTS (SELECT FROM entitlements_periodcounter
+                          WHERE account_id = %(account)s AND period < %(month)s) THEN %(since)s::timestamptz
+            ELSE least((SELECT min(hour) FROM telemetry_usagehour
+                         WHERE account_id = %(account)s AND hour >= %(month_start)s),
+                       (SELECT min(hour) FROM entitlements_movement
+                         WHERE account_id = %(account)s AND hour >= %(month_start)s)) END AS first_use,
        {", ".join(f"coalesce(sum({m}), 0)::bigint AS {m}" for m in _MEASURES)}
   FROM parts
 """  # noqa: S608 - composed of constants
@@ -57,7 +63,11 @@ class Pace:
 
 def pace_of(account_id: UUID, now: datetime) -> Pace:
     """Return what an account used lately; one statement."""
-    (row,) = db.run(_READ, {"account": account_id, "since": week_before(now)})
+    since = week_before(now)
+    (row,) = db.run(
+        _READ,
+        {"account": account_id, "since": since, "month": period_of(since), "month_start": starts_at(since.date())},
+    )
     used = rules.Quantities(**{m: int(row[m]) for m in _MEASURES})
     return Pace(used, window_start(row["first_use"], now), now)
 

@@ -124,7 +124,9 @@ class TestThePaceOfAnAccount:
 
     def test_it_is_read_from_hours_journal_and_what_runs(self) -> None:
         alice = Workload(max_tokens_per_period=1000, max_requests_per_period=None)
-        hour(alice, self.NOON - timedelta(days=300), requests=1, tokens=900)
+        before = self.NOON - timedelta(days=300)
+        hour(alice, before, requests=1, tokens=900)
+        PeriodCounter.objects.create(account_id=alice.account.pk, period=period_of(before), used_tokens=900)
         hour(alice, self.NOON - timedelta(days=3), requests=1, tokens=60)
         PeriodCounter.objects.create(
             account_id=alice.account.pk, period=period_of(self.NOON), used_requests=1, used_tokens=60
@@ -133,11 +135,21 @@ class TestThePaceOfAnAccount:
         ledger.settle(invocation, SUCCEEDED, used(tokens=10))
         running = alice.caller.admit(at=self.NOON)
         alice.caller.report(running, tokens=30)
-        assert pace_of(alice.account.pk, self.NOON).used.tokens == 100
+        pace = pace_of(alice.account.pk, self.NOON)
+        assert (pace.used.tokens, pace.since) == (100, self.NOON - timedelta(days=7))
         # 900 are left, at 100 a week: 63 days.
         found = self.answers(alice, self.NOON)
         assert found[LimitType.TOKENS].answer is Answer.NOT_THIS_PERIOD
         assert found[LimitType.REQUESTS].answer is Answer.UNLIMITED
+
+    def test_it_begins_with_the_first_use(self) -> None:
+        alice = Workload()
+        assert pace_of(alice.account.pk, self.NOON).since is None
+        for days in (2, 3):
+            hour(alice, self.NOON - timedelta(days=days), requests=1)
+            assert pace_of(alice.account.pk, self.NOON).since == self.NOON - timedelta(days=days)
+        hour(alice, self.NOON - timedelta(days=9), requests=1)
+        assert pace_of(alice.account.pk, self.NOON).since == self.NOON - timedelta(days=7)
 
     def test_code_execution_is_compared_in_seconds(self) -> None:
         alice = Workload(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -22,10 +22,9 @@ from entitlements.enums import LimitType, Runtime
 from entitlements.whose import account_of
 from runtimes.actions.agents import agents_of
 from runtimes.models import Agent
-from telemetry.actions.breakdown import last_days
 from telemetry.actions.metrics import last_errors
 from telemetry.actions.pace import forecasts_of, pace_of
-from telemetry.actions.usage import PeriodUse, usage_of
+from telemetry.actions.usage import DayUse, PeriodUse, usage_of
 from telemetry.display import dollars, forecast_text
 from telemetry.forecast import Answer, Forecast
 from webhost.charts import Chart, Series
@@ -90,7 +89,8 @@ class Step:
 def show_overview(request: HttpRequest) -> HttpResponse:
     """Show the tier, what is used and left of it and until when, what failed and was refused; first steps where new."""
     account, now = account_of(request), timezone.now()
-    use = usage_of(account.pk, period_of(now))
+    times = _last_days(now)
+    use = usage_of(account.pk, period_of(now), days_since=times[0])
     pace = pace_of(account.pk, now)
     forecasts = forecasts_of(use, pace)
     entitlements = use.account.entitlements
@@ -109,7 +109,7 @@ def show_overview(request: HttpRequest) -> HttpResponse:
         "cost": dollars(use.cost),
         "refusals": _refusals(account.pk, use.account),
         "errors": [] if is_new else last_errors(account.pk, _MOST_ERRORS),
-        "charts": [] if is_new else _charts(account.pk, now),
+        "charts": [] if is_new else _charts(use, times),
         "steps": _steps(account.pk) if is_new else [],
         "public_url": settings.PUBLIC_URL,
     }
@@ -127,9 +127,14 @@ def _steps(account_id: UUID) -> list[Step]:
     ]
 
 
-def _charts(account_id: UUID, now: datetime) -> list[Chart]:
-    days = last_days(account_id, now, _CHART_DAYS)
-    times = [day.at for day in days]
+def _last_days(now: datetime) -> list[datetime]:
+    """Return the beginnings of the last days, today's included."""
+    today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    return [today - timedelta(days=n) for n in reversed(range(_CHART_DAYS))]
+
+
+def _charts(use: PeriodUse, times: list[datetime]) -> list[Chart]:
+    days = [use.by_day.get(at.date(), DayUse()) for at in times]
     return [
         Chart("requests", "Requests and errors by day", times, [
             Series("Requests", [day.requests for day in days]), Series("Errors", [day.errors for day in days]),
