@@ -13,7 +13,7 @@ _LINKS: Final = (
     ("/agents/", "Agents"),
     ("/usage/", "Usage"),
     ("/billing/", "Billing"),
-    ("/settings/security/", "Settings"),
+    ("/settings/tokens/", "Settings"),
 )
 
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from telemetry.pages import confirm, metrics, usage
+from telemetry.pages import alerts, confirm, metrics, usage
 
-urlpatterns = [*confirm.urlpatterns, *metrics.urlpatterns, *usage.urlpatterns]
+urlpatterns = [*alerts.urlpatterns, *confirm.urlpatterns, *metrics.urlpatterns, *usage.urlpatterns]
