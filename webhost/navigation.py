@@ -11,6 +11,7 @@ from django.http import HttpRequest
 _LINKS: Final = (
     ("/", "Overview"),
     ("/agents/", "Agents"),
+    ("/invocations/", "Invocations"),
     ("/usage/", "Usage"),
     ("/billing/", "Billing"),
     ("/settings/tokens/", "Settings"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from django.core.exceptions import ValidationError
 from django.db.models import BooleanField, Model, QuerySet
@@ -71,25 +71,44 @@ def paginate(
     """
     fields = (by,) if isinstance(by, str) else by
     limit: int = query["limit"]
-    if query["cursor"]:
-        place = _read_cursor(rows, query["cursor"], fields)
-        names = ", ".join(f"{rows.model._meta.db_table}.{name}" for name in fields)  # noqa: SLF001 - documented
-        places = ", ".join(["%s"] * len(fields))
-        # Compared as a row, the database goes straight to the place in the index.
-        rows = rows.filter(RawSQL(f"({names}) < ({places})", place, output_field=BooleanField()))  # noqa: S611 - our own names
+    rows = rows_after(rows, query["cursor"], fields)
     found = list(rows.order_by(*(f"-{name}" for name in fields))[: limit + 1])
     if last is not None and len(found) <= limit:
         found.append(last)
     items = found[:limit]
     is_last = len(found) <= limit
-    return Page(items, None if is_last else _write_cursor([getattr(items[-1], name) for name in fields]))
+    return Page(items, None if is_last else cursor_after(items[-1], fields))
+
+
+def rows_after(rows: QuerySet[M], cursor: str, fields: tuple[str, ...]) -> QuerySet[M]:
+    """Return the rows that come after a cursor, which may be empty; raises InvalidRequestError for none of ours."""
+    if not cursor:
+        return rows
+    return rows_beside(rows, "<", place_of(rows, cursor, fields), fields)
+
+
+def rows_beside(
+    rows: QuerySet[M], side: Literal["<", ">="], place: Sequence[Any], fields: tuple[str, ...]
+) -> QuerySet[M]:
+    """Return the rows on one side of a place: values of the fields, compared as a row."""
+    names = ", ".join(f"{rows.model._meta.db_table}.{name}" for name in fields)  # noqa: SLF001 - documented
+    places = ", ".join(["%s"] * len(fields))
+    # Compared as a row, the database goes straight to the place in the index.
+    there = RawSQL(f"({names}) {side} ({places})", list(place), output_field=BooleanField())  # noqa: S611 - our own names
+    return rows.filter(there)
+
+
+def cursor_after(row: Model, fields: tuple[str, ...]) -> str:
+    """Return the cursor of what comes after a row."""
+    return _write_cursor([getattr(row, name) for name in fields])
 
 
 def _write_cursor(values: list[Any]) -> str:
     return base64.urlsafe_b64encode(json.dumps([str(value) for value in values]).encode()).decode().rstrip("=")
 
 
-def _read_cursor(rows: QuerySet[Any], cursor: str, fields: tuple[str, ...]) -> list[Any]:
+def place_of(rows: QuerySet[Any], cursor: str, fields: tuple[str, ...]) -> list[Any]:
+    """Return the values of the fields that a cursor names; raises InvalidRequestError for one that is none of ours."""
     try:
         padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
         texts = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))

@@ -88,6 +88,10 @@ class Report(models.Model):
             models.Index("deployment_id", "id", name="report_of_deployment"),
             models.Index("status", "id", condition=_NOT_ACCEPTED, name="report_not_accepted"),
             models.Index("deployment_id", "status", condition=_NOT_ACCEPTED, name="report_refused_of_one"),
+            # What its owner asks for, newest first. Small as those two: most reports are accepted.
+            models.Index(
+                "account_id", "status", models.F("id").desc(), condition=_NOT_ACCEPTED, name="report_refused_of_account"
+            ),
         ]
         constraints: ClassVar = [
             models.UniqueConstraint(

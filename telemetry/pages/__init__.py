@@ -1,7 +1,14 @@
-"""The pages of this app, each in a module of its own."""
+"""The pages of usage: metrics of an agent, invocations with their receipts, usage events, alerts."""
 
 from __future__ import annotations
 
-from telemetry.pages import alerts, confirm, metrics, usage
+from telemetry.pages import alerts, confirm, events, invocations, metrics, usage
 
-urlpatterns = [*alerts.urlpatterns, *confirm.urlpatterns, *metrics.urlpatterns, *usage.urlpatterns]
+urlpatterns = [
+    *alerts.urlpatterns,
+    *confirm.urlpatterns,
+    *events.urlpatterns,
+    *invocations.urlpatterns,
+    *metrics.urlpatterns,
+    *usage.urlpatterns,
+]
