@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from django.conf import settings
@@ -15,6 +17,7 @@ from rest_framework.response import Response
 from entitlements.authentication import caller_of
 from entitlements.enums import LimitType, Runtime, Scope
 from telemetry import alerts_api, metrics_api, rules
+from telemetry.actions.pace import run_outs_of
 from telemetry.actions.receive import Item, ItemStatus, note_refusal, receive_reports
 from telemetry.actions.usage import MeasureUse, PeriodUse, usage_of
 from telemetry.events import MOST, MOST_EVENTS
@@ -153,6 +156,11 @@ class MeasureOutput(serializers.Serializer[Any]):
     limit = serializers.IntegerField(allow_null=True, help_text="Null is unlimited, 0 is none.")
     percent = serializers.IntegerField(allow_null=True, help_text="Of the limit, used and held, rounded down.")
     source = serializers.CharField(help_text="tier:... or override:...")  # type: ignore[assignment]  # as above
+    runsOutAt = serializers.DateTimeField(
+        allow_null=True,
+        help_text="The hour by which the limit is reached at the pace of the last seven days. Null: not in this "
+        "period, unlimited, reached already, or less than a day of use to tell by.",
+    )
 
 
 class RuntimeUseOutput(serializers.Serializer[Any]):
@@ -218,7 +226,9 @@ class UsageView(ApiView):
         text = request.query_params.get("period")
         now = timezone.now()
         period = period_of(now) if text is None else parse_key(text)
-        return Response(usage_output(usage_of(caller_of(request).account_id, period)))
+        account_id = caller_of(request).account_id
+        use = usage_of(account_id, period)
+        return Response(usage_output(use, run_outs_of(account_id, use, now)))
 
 
 _NAMES = {
@@ -231,7 +241,7 @@ _NAMES = {
 }
 
 
-def usage_output(use: PeriodUse) -> dict[str, Any]:
+def usage_output(use: PeriodUse, run_outs: Mapping[LimitType, datetime | None]) -> dict[str, Any]:
     """Return a period's use in public names."""
     return {
         "periodKey": key_of(use.period),
@@ -240,7 +250,7 @@ def usage_output(use: PeriodUse) -> dict[str, Any]:
         "tier": use.account.tier.slug,
         "totals": _quantities(use.totals),
         "held": _quantities(use.held),
-        "limits": [_measure(m) for m in use.measures],
+        "limits": [_measure(m, run_outs.get(m.measure)) for m in use.measures],
         "inFlight": use.in_flight,
         "byRuntime": [
             {
@@ -267,7 +277,7 @@ def _quantities(quantities: rules.Quantities) -> dict[str, int]:
     return {public: getattr(quantities, name) for name, public in _NAMES.items()}
 
 
-def _measure(use: MeasureUse) -> dict[str, Any]:
+def _measure(use: MeasureUse, runs_out_at: datetime | None) -> dict[str, Any]:
     return {
         "limitType": use.measure.value,
         "used": use.used,
@@ -275,6 +285,7 @@ def _measure(use: MeasureUse) -> dict[str, Any]:
         "limit": use.limit,
         "percent": use.percent,
         "source": use.source,
+        "runsOutAt": None if runs_out_at is None else _instant(runs_out_at),
     }
 
 

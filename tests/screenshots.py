@@ -21,7 +21,7 @@ from webhost.local.demo.people import Customer, Support
 
 FOLDER = Path(__file__).resolve().parents[1] / ".local" / "screenshots"
 PAGES = {
-    "overview": "/", "billing": "/billing/?tier=pro", "docs": "/v1/docs", "tokens": "/settings/tokens/",
+    "overview": "/", "usage": "/usage/?by=day", "billing": "/billing/?tier=pro", "docs": "/v1/docs", "tokens": "/settings/tokens/",
     "alerts": "/settings/alerts/", "security": "/settings/security/", "sessions": "/settings/sessions/",
 }  # fmt: skip
 STRANGERS = {"landing": "/", "sign-up": "/sign-up/", "forgot": "/reset/", "sign-in": "/sign-in/"}

@@ -12,6 +12,7 @@ _LINKS: Final = (
     ("/", "Overview"),
     ("/agents/", "Agents"),
     ("/invocations/", "Invocations"),
+    ("/usage/", "Usage"),
     ("/billing/", "Billing"),
     ("/settings/tokens/", "Settings"),
 )

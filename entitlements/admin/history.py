@@ -17,7 +17,7 @@ from django.utils.safestring import SafeString
 from unfold.views import ChangeList
 
 from entitlements.admin.base import ReadOnlyAdmin
-from entitlements.admin.history_export import csv_lines
+from entitlements.admin.history_export import export_lines
 from entitlements.admin.history_filters import FILTERS, NarrowForm
 from entitlements.admin.receipts import BoundedPaginator
 from entitlements.history.finding import MOST_SIGNATURES, ORDER, HistoryQuery, found_entries
@@ -137,7 +137,7 @@ class HistoryAdmin(ReadOnlyAdmin):
         except InvalidRequestError as error:
             self.message_user(request, error.message, messages.ERROR)
             return HttpResponseRedirect(reverse("admin:entitlements_historyentry_changelist"))
-        lines: Iterator[str] = csv_lines(query, timezone.now())
+        lines: Iterator[str] = export_lines(query, timezone.now())
         return StreamingHttpResponse(
             lines,
             content_type="text/csv; charset=utf-8",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Final
 
 from entitlements.history.finding import HistoryQuery, pages_of
 from entitlements.history.telling import Told, tell
+from webhost.spreadsheet import csv_lines
 
 # Where even an export ends: some hundred megabytes.
 MOST_EXPORTED: Final = 1_000_000
@@ -18,24 +18,20 @@ COLUMNS: Final = (
 )  # fmt: skip
 
 
-class _Echo:
-    """Gives a line of CSV back instead of writing it anywhere."""
-
-    def write(self, line: str) -> str:
-        return line
-
-
-def csv_lines(query: HistoryQuery, at: datetime) -> Iterator[str]:
+def export_lines(query: HistoryQuery, at: datetime) -> Iterator[str]:
     """Yield the lines of a file of everything that a query means as it was at a time, newest first."""
-    writer = csv.writer(_Echo())
-    yield writer.writerow(COLUMNS)
+    return csv_lines(_rows(query, at))
+
+
+def _rows(query: HistoryQuery, at: datetime) -> Iterator[Iterable[str]]:
+    yield COLUMNS
     room = MOST_EXPORTED
     for page in pages_of(query, at):
         for told in tell(page[:room]):
-            yield writer.writerow([_plain(cell) for cell in _cells(told)])
+            yield _cells(told)
         room -= len(page)
         if room <= 0:
-            yield writer.writerow([f"cut after {MOST_EXPORTED:,} entries: give dates to see older ones"])
+            yield [f"cut after {MOST_EXPORTED:,} entries: give dates to see older ones"]
             return
 
 
@@ -47,8 +43,3 @@ def _cells(told: Told) -> list[str]:
         told.name, told.account, str(entry.account_id or ""),
         "; ".join(f"{change.column}: {change.old} -> {change.new}" for change in told.changes),
     ]  # fmt: skip
-
-
-def _plain(cell: str) -> str:
-    """Keep a spreadsheet from taking somebody's text for a formula."""
-    return f"'{cell}" if len(cell) > 1 and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell

@@ -185,6 +185,37 @@ def activity_of(account_id: UUID, agent_ids: Iterable[UUID], now: datetime) -> d
     return {row["agent_id"]: Activity(row["requests"], row["errors"], row["last_hour"]) for row in rows}
 
 
+# The newest of each agent by its small index, and of those the newest. The condition is the index's, word for word.
+_LAST_ERRORS: Final = """
+SELECT e.id, e.agent_id, a.name AS agent_name, e.outcome, e.error_class, e.trace_id, e.admitted_at
+  FROM runtimes_agent a
+ CROSS JOIN LATERAL (
+    SELECT id, agent_id, outcome, error_class, trace_id, admitted_at FROM entitlements_admission w
+     WHERE w.agent_id = a.id AND w.account_id = a.account_id AND w.outcome IN ('failed', 'voided', 'expired')
+     ORDER BY w.id DESC LIMIT %(most)s) e
+ WHERE a.account_id = %(account)s AND a.deleted_at IS NULL
+ ORDER BY e.id DESC LIMIT %(most)s
+"""
+
+
+@dataclass(frozen=True)
+class LastError:
+    """An invocation that went wrong, of an agent that the account still has."""
+
+    id: UUID
+    agent_id: UUID
+    agent_name: str
+    outcome: str
+    error_class: str | None
+    trace_id: str
+    admitted_at: datetime
+
+
+def last_errors(account_id: UUID, most: int) -> list[LastError]:
+    """Return the newest calls of all of an account's agents that went wrong; one statement."""
+    return [LastError(**row) for row in db.run(_LAST_ERRORS, {"account": account_id, "most": most})]
+
+
 def recent_errors(
     account_id: UUID, agent_id: UUID, span: Span, most: int, *, runtime: str | None = None,
     deployment_id: UUID | None = None,

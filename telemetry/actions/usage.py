@@ -21,19 +21,19 @@ _MEASURES = ("requests", "tokens", "compute_ms", "tool_calls", "code_ms", "brows
 RETENTION_ACTOR: Final = "retention"
 """Who carries the sums of what retention deleted (retention.py); not a correction by staff."""
 
-# One snapshot: the counter, and by runtime what is rolled up, what is journalled, and what still runs.
+# One snapshot: the counter, and by runtime and day what is rolled up, what is journalled, and what still runs.
 # The three together are the counter, but for staff's adjustments.
 _READ = f"""
 WITH parts AS (
     SELECT runtime, (hour AT TIME ZONE 'UTC')::date AS day, {", ".join(_MEASURES)}, errors FROM telemetry_usagehour
-     WHERE account_id = %(account)s AND hour >= %(start)s AND hour < %(end)s
+     WHERE account_id = %(account)s AND hour >= %(since)s AND hour < %(end)s
     UNION ALL
     SELECT runtime, (hour AT TIME ZONE 'UTC')::date, {", ".join(_MEASURES)}, errors FROM entitlements_movement
-     WHERE account_id = %(account)s AND hour >= %(start)s AND hour < %(end)s
+     WHERE account_id = %(account)s AND hour >= %(since)s AND hour < %(end)s
     UNION ALL
     SELECT runtime, (admitted_at AT TIME ZONE 'UTC')::date, {", ".join(f"charged_{m}" for m in _MEASURES)}, 0
       FROM entitlements_admission
-     WHERE outcome = 'open' AND account_id = %(account)s AND period = %(period)s
+     WHERE outcome = 'open' AND account_id = %(account)s AND admitted_at >= %(since)s AND admitted_at < %(end)s
 ), days AS (
     SELECT runtime, day, {", ".join(f"sum({m})::bigint AS {m}" for m in _MEASURES)}, sum(errors)::bigint AS errors
       FROM parts GROUP BY 1, 2
@@ -77,6 +77,15 @@ class RuntimeUse:
 
 
 @dataclass(frozen=True)
+class DayUse:
+    """Requests, tokens and errors of one day (UTC), of all runtimes together."""
+
+    requests: int = 0
+    tokens: int = 0
+    errors: int = 0
+
+
+@dataclass(frozen=True)
 class PeriodUse:
     """An account's use of one period. Totals are the ledger's; the cost is an estimate."""
 
@@ -87,6 +96,7 @@ class PeriodUse:
     measures: Sequence[MeasureUse]
     in_flight: int
     by_runtime: Sequence[RuntimeUse]
+    by_day: Mapping[date, DayUse]
     adjusted: Mapping[str, int]
     starts_at: datetime
     resets_at: datetime
@@ -97,12 +107,17 @@ class PeriodUse:
         return rules.total_of(r.cost for r in self.by_runtime)
 
 
-def usage_of(account_id: UUID, period: date, *, at: datetime | None = None) -> PeriodUse:
-    """Return what an account used in a period, with the limits in force now. Raises NotFoundError."""
+def usage_of(
+    account_id: UUID, period: date, *, at: datetime | None = None, days_since: datetime | None = None
+) -> PeriodUse:
+    """Return what an account used in a period, with the limits in force now. Raises NotFoundError.
+
+    `by_day` begins with the period, or with `days_since` where that is earlier: one read for both.
+    """
     account = read_standing(account_id, at=at, period=period)
-    (row,) = db.run(
-        _READ, {"account": account_id, "period": period, "start": starts_at(period), "end": ends_at(period)}
-    )
+    since = min(days_since or starts_at(period), starts_at(period))
+    (row,) = db.run(_READ, {"account": account_id, "period": period, "since": since, "end": ends_at(period)})
+    days = [day | {"day": date.fromisoformat(day["day"])} for day in row["days"] or ()]
     standing = standing_of(row["counter"])
     entitlements = account.entitlements
     return PeriodUse(
@@ -121,7 +136,8 @@ def usage_of(account_id: UUID, period: date, *, at: datetime | None = None) -> P
             for measure in BUDGETS
         ],
         in_flight=standing.in_flight,
-        by_runtime=_by_runtime(row["days"] or ()),
+        by_runtime=_by_runtime([day for day in days if day["day"] >= period]),
+        by_day=_by_day(days),
         adjusted={m: n for m, n in row["adjusted"].items() if n},
         starts_at=starts_at(period),
         resets_at=ends_at(period),
@@ -142,7 +158,7 @@ def _by_runtime(days: Sequence[Mapping[str, Any]]) -> list[RuntimeUse]:
     priced = []
     for day in days:
         figures = {m: int(day[m]) for m in _MEASURES}
-        priced.append(rules.PricedUse(day["runtime"], date.fromisoformat(day["day"]), rules.Quantities(**figures)))
+        priced.append(rules.PricedUse(day["runtime"], day["day"], rules.Quantities(**figures)))
         total = sums.setdefault(day["runtime"], dict.fromkeys((*_MEASURES, "errors"), 0))
         for name, value in (*figures.items(), ("errors", int(day["errors"]))):
             total[name] += value
@@ -151,3 +167,13 @@ def _by_runtime(days: Sequence[Mapping[str, Any]]) -> list[RuntimeUse]:
         RuntimeUse(runtime, rules.Quantities(**{m: total[m] for m in _MEASURES}), total["errors"], costs[runtime])
         for runtime, total in sums.items()
     ]
+
+
+def _by_day(days: Sequence[Mapping[str, Any]]) -> dict[date, DayUse]:
+    found: dict[date, DayUse] = {}
+    for day in days:
+        before = found.get(day["day"], DayUse())
+        found[day["day"]] = DayUse(
+            before.requests + day["requests"], before.tokens + day["tokens"], before.errors + day["errors"]
+        )
+    return found

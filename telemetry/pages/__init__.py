@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from telemetry.pages import alerts, confirm, events, invocations, metrics
+from telemetry.pages import alerts, confirm, events, invocations, metrics, usage
 
 urlpatterns = [
     *alerts.urlpatterns,
@@ -10,4 +10,5 @@ urlpatterns = [
     *events.urlpatterns,
     *invocations.urlpatterns,
     *metrics.urlpatterns,
+    *usage.urlpatterns,
 ]

@@ -20,7 +20,7 @@ from runtimes.pages import offers
 from tests.entitlements.admin_pages import said
 from tests.entitlements.callers import Caller
 from tests.entitlements.tiers import everything, tier
-from tests.factories import make_account, make_agent, make_tier, make_token
+from tests.factories import make_account, make_agent, make_deployment, make_tier, make_token
 from tests.pages import inline_of
 from webhost.pages import overview
 from webhost.period import period_of
@@ -41,8 +41,8 @@ def caller(account: Account) -> Caller:
 
 
 def row(page: Any, measure: str) -> str:
-    """Return one line of the table of measures, without its tags."""
-    (line,) = re.findall(rf'<tr id="use-{measure}".*?</tr>', page.content.decode(), flags=re.DOTALL)
+    """Return one line of the table of measures, without its tags and without its forecast."""
+    (line,) = re.findall(rf'<tr id="use-{measure}".*?(?=<td class="runs-out")', page.content.decode(), flags=re.DOTALL)
     return " ".join(re.sub(r"<[^>]+>", " ", line).split())
 
 
@@ -183,9 +183,23 @@ class TestTheOverview:
         assert "secret-plans" not in said(signed_in(alice).get("/"))
 
     def test_an_empty_page_says_what_to_do_first(self) -> None:
-        page = said(signed_in(make_account("alice")).get("/"))
-        assert "Create an agent , deploy a bundle to it, and invoke it." in page
+        alice = make_account("alice")
+        page = said(signed_in(alice).get("/"))
+        assert "Getting started Create an agent Deploy a bundle to it Invoke it" in page
         assert "Nothing was refused." in page
+        assert "Last errors" not in page
+        agent = make_agent(alice)
+        make_deployment(agent)
+        page = signed_in(alice).get("/")
+        assert "Create an agent done Deploy a bundle to it done Invoke it" in said(page)
+        assert f'href="/agents/{agent.public_id}/playground/"' in page.content.decode()
+
+    def test_the_first_steps_go_with_the_first_call(self) -> None:
+        alice = make_account("alice")
+        caller(alice).admit()
+        page = said(signed_in(alice).get("/"))
+        assert "Getting started" not in page
+        assert "No invocation failed." in page
 
 
 class TestCreatingAnAgent:
