@@ -2,6 +2,7 @@
 # and lies in two ignored folders, .venv and .local.
 #
 #   make up           the product on this machine, until Ctrl-C (PORT=8000)
+#   make mail         the newest mail that the product of make up sent
 #   make demo         the main job, end to end, on a product of its own
 #   make test         all tests (ARGS="tests/entitlements -k name" for some)
 #   make check        formatting, types, layers, migrations, production settings, OpenAPI
@@ -13,7 +14,7 @@
 #   make lock openapi format clean
 
 .DEFAULT_GOAL := help
-.PHONY: help up demo test check checks cases docs bench bench-desk screenshots lock openapi format clean
+.PHONY: help up mail demo test check checks cases docs bench bench-desk screenshots lock openapi format clean
 
 SYSTEM_PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -54,6 +55,10 @@ $(SITE)/built: .venv/installed $(SITE_SOURCES)
 
 up: .venv/installed docs
 	@PORT="$(PORT)" $(LOCAL) up
+
+mail:
+	@newest=$$(ls -t .local/mail/*.log 2>/dev/null | head -n 1); \
+	if [ -n "$$newest" ]; then cat "$$newest"; else echo "No mail yet: make up, then sign up at /sign-up/."; fi
 
 demo: .venv/installed docs
 	@$(LOCAL) product -- $(PYTHON) -m webhost.local.demo

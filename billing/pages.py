@@ -19,12 +19,11 @@ from django.views.decorators.http import require_GET, require_POST
 
 from billing import rules
 from billing.actions import checkout
+from billing.columns import Column, columns_of, rows_of
 from billing.models import Customer, Subscription
-from entitlements import rules as entitlement_rules
 from entitlements.actions.standing import AccountStanding, read_standing
-from entitlements.display import ValueLine, value_lines
 from entitlements.enums import Interval
-from entitlements.models import Account, TierPrice
+from entitlements.models import Account
 from entitlements.whose import account_of
 from webhost.errors import WebhostError
 
@@ -36,32 +35,6 @@ _SAID_OF_RETURN: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Offer:
-    """A price of a tier, as it is shown."""
-
-    interval: str
-    text: str
-
-    @property
-    def label(self) -> str:
-        """How often it is paid, in a word."""
-        return "monthly" if self.interval == Interval.MONTH else "yearly"
-
-
-@dataclass(frozen=True)
-class Column:
-    """One tier of the comparison."""
-
-    slug: str
-    name: str
-    is_current: bool
-    is_suggested: bool
-    is_free: bool
-    offers: tuple[Offer, ...]
-    values: tuple[ValueLine, ...]
-
-
-@dataclass(frozen=True)
 class Notice:
     """One sentence about what is paid for, and how urgent it is."""
 
@@ -69,31 +42,10 @@ class Notice:
     level: str = "info"
 
 
-def money_of(price: TierPrice) -> str:
-    """Return an amount as it is paid: whole units without cents."""
-    units, cents = divmod(price.amount_cents or 0, 100)
-    amount = f"{units:,}" if not cents else f"{units:,}.{cents:02d}"
-    sign = "$" if price.currency == "usd" else f"{price.currency.upper()} "
-    return f"{sign}{amount} a {price.interval}"
-
-
 def _columns(look: AccountStanding, suggested: str) -> list[Column]:
-    prices: dict[str, list[TierPrice]] = {}
-    for price in TierPrice.objects.filter(is_sold=True).select_related("tier"):
-        prices.setdefault(price.tier.slug, []).append(price)
+    """Return the tiers that are offered and the account's own."""
     shown = sorted({t.slug: t for t in (*look.offered, look.tier)}.values(), key=lambda t: t.rank)
-    return [
-        Column(
-            slug=tier.slug,
-            name=tier.name,
-            is_current=tier.slug == look.tier.slug,
-            is_suggested=tier.slug == suggested and tier.slug != look.tier.slug,
-            is_free=tier.slug not in prices,
-            offers=tuple(Offer(p.interval, money_of(p)) for p in prices.get(tier.slug, [])),
-            values=tuple(value_lines(entitlement_rules.get_entitlements_for_tier(tier))),
-        )
-        for tier in shown
-    ]
+    return columns_of(shown, current=look.tier.slug, suggested=suggested)
 
 
 def _day(at: datetime) -> str:
@@ -131,9 +83,7 @@ def _render(request: HttpRequest, account: Account, *, said: str = "", status: i
     context: dict[str, Any] = {
         "look": look,
         "columns": columns,
-        "rows": [
-            (line.label, [column.values[n].text for column in columns]) for n, line in enumerate(columns[0].values)
-        ],
+        "rows": rows_of(columns),
         "subscriptions": subscriptions,
         "customer": customer,
         "notices": notices_of(look, subscriptions, timezone.now()),

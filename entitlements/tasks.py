@@ -8,8 +8,10 @@ from celery import shared_task
 from django.utils import timezone
 
 from entitlements import ledger
-from entitlements.actions import notices, unsigned
+from entitlements.actions import send_notices as notices
+from entitlements.actions import unsigned
 from entitlements.models import IdempotencyRecord
+from entitlements.sign_in import sessions
 from webhost.period import period_of, previous_period
 
 logger = logging.getLogger(__name__)
@@ -58,5 +60,11 @@ def report_unsigned() -> int:
 
 @shared_task(name="entitlements.send_notices")
 def send_notices() -> int:
-    """Mail owners what happened to their second factor; return how many mails were sent."""
+    """Send the mails to people that are due; return how many were sent."""
     return notices.send_notices()
+
+
+@shared_task(name="entitlements.forget_sessions")
+def forget_sessions() -> int:
+    """Delete browser sessions that ran out; return how many."""
+    return sessions.forget_sessions()

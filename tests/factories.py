@@ -13,6 +13,7 @@ from typing import Any
 from django.db.models import Max
 from django.utils import timezone
 
+from entitlements.actions.addresses import vouch_for_address
 from entitlements.enums import Runtime, Scope
 from entitlements.models import Account, ApiToken, Override, Tier
 from entitlements.rules import KEY_OF_FIELD
@@ -40,11 +41,12 @@ def make_account(
     *,
     password: str | None = None,
     staff: bool = False,
+    confirmed: bool = True,
     **limits: Any,
 ) -> Account:
     """Make an account that is alice's (or charlie's, or stella's) for this test alone.
 
-    `tier` is a slug or a tier, by default the default one. Other names are fields of a tier, such as
+    `tier` is a slug or a tier, by default the default one. Its address is confirmed, as where staff open one. Other names are fields of a tier, such as
     `max_requests_per_period=1`, and become overrides.
     """
     if isinstance(tier, str):
@@ -53,6 +55,8 @@ def make_account(
     account = Account.objects.create_user(
         email, password, billing_tier=tier, is_staff=staff, is_superuser=staff, name=who.title()
     )
+    if confirmed:
+        vouch_for_address(account)
     for field, value in limits.items():
         override(account, field, value)
     return account

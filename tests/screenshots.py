@@ -20,7 +20,11 @@ from playwright.sync_api import Page, sync_playwright
 from webhost.local.demo.people import Customer, Support
 
 FOLDER = Path(__file__).resolve().parents[1] / ".local" / "screenshots"
-PAGES = {"overview": "/", "billing": "/billing/?tier=pro", "docs": "/v1/docs"}
+PAGES = {
+    "overview": "/", "billing": "/billing/?tier=pro", "docs": "/v1/docs", "tokens": "/settings/tokens/",
+    "alerts": "/settings/alerts/", "security": "/settings/security/", "sessions": "/settings/sessions/",
+}  # fmt: skip
+STRANGERS = {"landing": "/", "sign-up": "/sign-up/", "forgot": "/reset/", "sign-in": "/sign-in/"}
 DESK = {
     "admin": "/admin/", "search": "/admin/search/?q=example.com", "refusals": "/admin/entitlements/denial/by-account/",
     "figures": "/admin/entitlements/denialfigure/", "agents": "/admin/runtimes/agent/",
@@ -53,6 +57,13 @@ def _bought(customer: Customer, checkout: str) -> str:
     requests.post(portal, data={"do": "end", "subscription": found[0]}, timeout=10)
     time.sleep(2)
     return portal
+
+
+def _pictures(page: Page, url: str, pages: dict[str, str], of: str) -> None:
+    for name, path in pages.items():
+        page.goto(url + path)
+        page.wait_for_load_state("networkidle")
+        page.screenshot(path=FOLDER / f"{name}-{of}.png", full_page=True)
 
 
 def _previews(page: Page, url: str) -> None:
@@ -106,11 +117,10 @@ def main() -> int:
             for size, (width, height) in SIZES.items():
                 for scheme in ("light", "dark"):
                     page = chromium.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+                    if person is customer:
+                        _pictures(page, url, STRANGERS, f"{size}-{scheme}")
                     sign_in(page, url, person.email, person.password)
-                    for name, path in pages.items():
-                        page.goto(url + path)
-                        page.wait_for_load_state("networkidle")
-                        page.screenshot(path=FOLDER / f"{name}-{size}-{scheme}.png", full_page=True)
+                    _pictures(page, url, pages, f"{size}-{scheme}")
                     page.close()
         page = chromium.new_page(viewport={"width": 1280, "height": 900})
         sign_in(page, url, support.email, support.password)

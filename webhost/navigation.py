@@ -13,7 +13,7 @@ _LINKS: Final = (
     ("/agents/", "Agents"),
     ("/invocations/", "Invocations"),
     ("/billing/", "Billing"),
-    ("/settings/security/", "Settings"),
+    ("/settings/tokens/", "Settings"),
 )
 
 

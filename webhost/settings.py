@@ -73,6 +73,7 @@ INSTALLED_APPS = [
     "allauth",
     "allauth.account",
     "allauth.mfa",
+    "entitlements.sign_in.apps.BrowserSessionsConfig",
     "knox",
     "drf_spectacular",
     "drf_spectacular_sidecar",
@@ -103,6 +104,7 @@ PAGES_MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "webhost.middleware.HistoryMiddleware",
+    "entitlements.sign_in.sessions.SeenMiddleware",
     "entitlements.sign_in.door.SecondFactorMiddleware",
 ]
 
@@ -122,6 +124,7 @@ TEMPLATES: list[dict[str, Any]] = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
                 "webhost.navigation.navigation",
+                "entitlements.pages.frame.unconfirmed_address",
             ],
         },
     },
@@ -167,6 +170,7 @@ CELERY_BEAT_SCHEDULE = {
     "close overdue admissions": {"task": "entitlements.close_overdue", "schedule": 10.0},
     "verify touched counters": {"task": "entitlements.verify_recent", "schedule": 300.0},
     "report unsigned changes": {"task": "entitlements.report_unsigned", "schedule": 60.0},
+    "forget ended sessions": {"task": "entitlements.forget_sessions", "schedule": crontab(hour=3, minute=50)},
     "sweep idempotency records": {"task": "entitlements.forget_answers", "schedule": 3600.0},
     "sweep deployments": {"task": "runtimes.sweep_deployments", "schedule": 15.0},
     "sweep removals": {"task": "runtimes.sweep_removals", "schedule": 30.0},
@@ -202,7 +206,9 @@ ACCOUNT_ADAPTER = "entitlements.sign_in.adapters.AccountAdapter"
 ACCOUNT_LOGIN_METHODS = {"email"}
 ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*"]
 ACCOUNT_USER_MODEL_USERNAME_FIELD = None
-ACCOUNT_EMAIL_VERIFICATION = "none"
+ACCOUNT_EMAIL_VERIFICATION = "none"  # nobody is kept from signing in: an unconfirmed address is kept from deploying
+ACCOUNT_EMAIL_CONFIRMATION_EXPIRE_DAYS = 3
+PASSWORD_RESET_TIMEOUT = 60 * 60  # a link that lets whoever has it in
 ACCOUNT_EMAIL_SUBJECT_PREFIX = ""
 ACCOUNT_SESSION_REMEMBER = True
 ACCOUNT_LOGIN_TIMEOUT = 300  # from the password to the code

@@ -8,7 +8,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
 import billing.api
 import entitlements.api
-import entitlements.pages
+import entitlements.pages.sign_in
 import runtimes.api
 import runtimes.gateway
 import telemetry.api
@@ -29,7 +29,7 @@ urlpatterns = [
     path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),
     path("v1/", include(v1)),
-    path("admin/login/", entitlements.pages.admin_sign_in),  # before the admin's own, which asks for no code
+    path("admin/login/", entitlements.pages.sign_in.admin_sign_in),  # before the admin's own, which asks for no code
     *webhost.desk.views.urlpatterns,
     path("admin/", admin.site.urls),
     *pages.urlpatterns,

@@ -12,6 +12,7 @@ from django.db import transaction
 from django.db.models import Case, Count, F, Q, QuerySet, Value, When
 from django.utils import timezone
 
+from entitlements.actions.addresses import ask_for_proof, vouch_for_address
 from entitlements.actions.authorship import (
     ChangeSource,
     changed_fields,
@@ -19,8 +20,9 @@ from entitlements.actions.authorship import (
     problems_as_issues,
     written_by,
 )
+from entitlements.actions.notices import tell_address
 from entitlements.enums import TierSource
-from entitlements.models import Account, PeriodCounter, Tier
+from entitlements.models import Account, Notice, PeriodCounter, Tier
 from webhost.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from webhost.history import noted
 
@@ -28,7 +30,7 @@ EDITABLE_FIELDS = (
     "email", "support_tier", "support_tier_until", "is_staff", "is_superuser", "groups",
 )  # fmt: skip
 # What goes with an account when it is deleted. Anything of another app is a reason not to delete it.
-_OWN_APPS = frozenset({"entitlements", "admin", "auth", "account", "mfa"})
+_OWN_APPS = frozenset({"entitlements", "admin", "auth", "account", "mfa", "usersessions"})
 
 
 def with_tier_in_force(accounts: QuerySet[Account], at: datetime) -> QuerySet[Any]:
@@ -72,7 +74,7 @@ def create_account(
     reason: str,
     source: ChangeSource = ChangeSource.ADMIN,
 ) -> Account:
-    """Open an account. Without a password nobody can sign in to it."""
+    """Open an account, with an address that staff vouch for. Without a password nobody can sign in to it."""
     with written_by(actor, reason, source):
         account = Account()
         _set(account, values, reason)
@@ -81,6 +83,7 @@ def create_account(
         with problems_as_issues():
             account.full_clean()
         account.save()
+        vouch_for_address(account)
         _set_groups(account, values)
     return account
 
@@ -97,6 +100,7 @@ def change_account(
     """Change an account that nobody else changed meanwhile; in force on its next request.
 
     The reason is kept beside a tier set by hand and beside a disabled account, and in the history.
+    Another address has to be confirmed by its owner before the next deployment; both addresses are told.
     Writes nothing where nothing is different. Raises ConflictError where `seen` is not what it is now.
     """
     with written_by(actor, reason, source):
@@ -108,11 +112,15 @@ def change_account(
                 f"{account.email} was changed by somebody else while you were editing it. "
                 "Nothing was saved; please look again."
             )
+        before = account.email
         changed = _set(account, values, reason)
         if changed:
             with problems_as_issues():
                 account.full_clean()
             account.save(update_fields=changed)
+        if "email" in changed:
+            ask_for_proof(account)
+            tell_address(before, Notice.Kind.ADDRESS_CHANGED, account)
         _set_groups(account, values)
     return account
 

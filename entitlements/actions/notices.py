@@ -1,74 +1,25 @@
-"""Mails to owners about their second factor: a row each, sent by a worker, tried again until it worked."""
+"""Mails to people: a row each, sent by a worker (send_notices.py) and tried again until it worked.
+
+No page waits for a mail server, and none that is away loses a mail.
+"""
 
 from __future__ import annotations
 
-import logging
-from datetime import timedelta
 from typing import Final
 
-from django.conf import settings
-from django.core.mail import EmailMessage
-from django.db import transaction
-from django.utils import timezone
+from entitlements.models import Account, Notice
+from webhost.queue import send_on_commit
 
-from entitlements.models import Notice
-
-logger = logging.getLogger(__name__)
-_LEASE: Final = timedelta(minutes=5)
-_GIVEN_UP_AFTER: Final = timedelta(days=3)
-
-_SUBJECTS: Final = {
-    Notice.Kind.SET_UP: "An authenticator app was set up",
-    Notice.Kind.REMOVED: "Your authenticator app was removed",
-    Notice.Kind.RESET: "Your second factor was reset by support",
-    Notice.Kind.NEW_RECOVERY_CODES: "New recovery codes were made",
-}
-_TEXTS: Final = {
-    Notice.Kind.SET_UP: "From now on signing in asks for a code of your authenticator app.",
-    Notice.Kind.REMOVED: "Signing in asks for your password only from now on.",
-    Notice.Kind.RESET: "Support removed your authenticator app and your recovery codes.",
-    Notice.Kind.NEW_RECOVERY_CODES: "The recovery codes that you had before are no longer taken.",
-}
+SEND: Final = "entitlements.send_notices"
 
 
-def send_notices() -> int:
-    """Send every notice that is due; return how many were sent."""
-    sent = 0
-    while (notice := _take()) is not None:
-        sent += _sent(notice)
-    return sent
+def tell(account: Account, kind: Notice.Kind) -> None:
+    """Write to an account's present address once the transaction at hand commits."""
+    Notice.objects.create(account=account, kind=kind)
+    send_on_commit(SEND)
 
 
-def _take() -> Notice | None:
-    """Take the next notice that is due, for as long as the lease: two workers never send the same."""
-    now = timezone.now()
-    with transaction.atomic():
-        due = Notice.objects.filter(due_at__lte=now).select_for_update(skip_locked=True, of=("self",))
-        notice = due.select_related("account").first()
-        if notice is not None:
-            notice.due_at = now + _LEASE
-            notice.save(update_fields=["due_at"])
-    return notice
-
-
-def _sent(notice: Notice) -> bool:
-    kind = Notice.Kind(notice.kind)
-    mail = EmailMessage(
-        f"webhost.systems: {_SUBJECTS[kind]}",
-        f"{_SUBJECTS[kind]}: {notice.account.email}, {notice.happened_at:%Y-%m-%d %H:%M} UTC.\n\n{_TEXTS[kind]}\n\n"
-        f"If this was not you, write to {settings.SUPPORT_EMAIL} at once.\n\n"
-        f"{settings.PUBLIC_URL}/settings/security/\n",
-        to=[notice.account.email],
-        headers={"Auto-Submitted": "auto-generated"},
-    )
-    try:
-        mail.send()
-    except (OSError, ValueError) as error:  # smtplib's are OSErrors; ValueError: an address that is none
-        given_up = timezone.now() - notice.happened_at > _GIVEN_UP_AFTER
-        log = logger.error if given_up else logger.warning
-        log("A notice to account %s was not sent: %s.", notice.account_id, type(error).__name__)
-        if given_up:
-            notice.delete()
-        return False
-    notice.delete()
-    return True
+def tell_address(address: str, kind: Notice.Kind, account: Account | None = None) -> None:
+    """Write to another address than an account's present one, or to whoever has this one."""
+    Notice.objects.create(account=account, kind=kind, address=address)
+    send_on_commit(SEND)

@@ -15,10 +15,10 @@ from django.db import transaction
 from django.utils import timezone
 
 from entitlements.actions.authorship import ChangeSource, written_by
+from entitlements.actions.notices import tell
 from entitlements.models import Account, Notice
 from entitlements.sign_in.encryption import decrypt
 from webhost.errors import ConflictError, ForbiddenError, NotFoundError
-from webhost.queue import send_on_commit
 
 logger = logging.getLogger(__name__)
 # In an authenticator's data: the time step of the newest code that was taken. No older one is taken after it.
@@ -74,7 +74,7 @@ def set_up_totp(account_id: UUID, secret: str, step: int, *, actor: str, reason:
         totp.data[_LAST] = step
         totp.save(update_fields=["data"])
         codes = _new_recovery_codes(account)
-        _tell(account, Notice.Kind.SET_UP)
+        tell(account, Notice.Kind.SET_UP)
     return totp.pk, codes
 
 
@@ -88,7 +88,7 @@ def renew_recovery_codes(account_id: UUID, *, actor: str, reason: str) -> list[s
         if not Authenticator.objects.filter(user_id=account_id, type=Authenticator.Type.TOTP).exists():
             raise ConflictError("There is no authenticator app.")
         codes = _new_recovery_codes(account)
-        _tell(account, Notice.Kind.NEW_RECOVERY_CODES)
+        tell(account, Notice.Kind.NEW_RECOVERY_CODES)
     return codes
 
 
@@ -135,10 +135,5 @@ def _new_recovery_codes(account: Account) -> list[str]:
 def _remove(account: Account, kind: Notice.Kind) -> bool:
     removed, _ = Authenticator.objects.filter(user_id=account.pk).delete()
     if removed:
-        _tell(account, kind)
+        tell(account, kind)
     return bool(removed)
-
-
-def _tell(account: Account, kind: Notice.Kind) -> None:
-    Notice.objects.create(account=account, kind=kind)
-    send_on_commit("entitlements.send_notices")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from allauth.account.models import EmailAddress, EmailConfirmation
 from allauth.mfa.models import Authenticator
+from allauth.usersessions.models import UserSession
 from django.contrib import admin
 from django.contrib.auth.models import Group
 from knox.models import AuthToken
@@ -34,7 +35,7 @@ if admin.site.is_registered(AuthToken):
 # Membership of a group is not in the history yet, so nobody hands out rights here.
 if admin.site.is_registered(Group):
     admin.site.unregister(Group)
-# allauth's own pages would edit addresses without a reason, and secrets of second factors in the clear.
-for _theirs in (EmailAddress, EmailConfirmation, Authenticator):
+# allauth's own pages would edit addresses without a reason, and secrets of second factors and sessions in the clear.
+for _theirs in (EmailAddress, EmailConfirmation, Authenticator, UserSession):
     if admin.site.is_registered(_theirs):
         admin.site.unregister(_theirs)

@@ -1,16 +1,14 @@
-"""Second factors, for the audit log, and what their owners are told about them by mail."""
+"""Second factors, for the audit log."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import pghistory
 import pgtrigger
 from allauth.mfa.models import Authenticator
-from django.conf import settings
 from django.db import models
 from django.db.models import F
-from django.utils import timezone
 
 
 def _copy(column: str, field: models.Field[Any, Any]) -> models.GeneratedField:
@@ -43,26 +41,3 @@ class SecondFactor(Authenticator):  # type: ignore[misc]  # untyped library
 
     class Meta:
         proxy = True
-
-
-class Notice(models.Model):
-    """A mail about a second factor that is still to be sent. It is deleted once it was sent."""
-
-    class Kind(models.TextChoices):
-        """What happened."""
-
-        SET_UP = "set_up"
-        REMOVED = "removed"
-        RESET = "reset"
-        NEW_RECOVERY_CODES = "new_recovery_codes"
-
-    account = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
-    kind = models.CharField(max_length=20, choices=Kind.choices)
-    happened_at = models.DateTimeField(default=timezone.now)
-    due_at = models.DateTimeField(default=timezone.now, db_index=True)
-
-    class Meta:
-        ordering: ClassVar = ["due_at"]
-
-    def __str__(self) -> str:
-        return f"{self.kind} at {self.happened_at:%Y-%m-%d %H:%M}"

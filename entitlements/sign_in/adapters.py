@@ -18,13 +18,14 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from entitlements.models import Account
 from entitlements.sign_in import attempts, door, encryption
 from entitlements.sign_in.refusing import refused_as_invalid
+from entitlements.sign_in.sessions import note_seen
 from webhost.wire import client_address
 
 _NO_MATCH: Final = "This address and password do not belong together, or the account is disabled."
 
 
 class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # untyped library
-    """Signing in with e-mail and password. Signing up and resetting a password are closed."""
+    """Signing in with e-mail and password. Signing up and forgotten passwords have actions of their own."""
 
     error_messages: ClassVar[Mapping[str, Any]] = {
         **DefaultAccountAdapter.error_messages,
@@ -34,7 +35,7 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # untyped li
     }
 
     def is_open_for_signup(self, request: HttpRequest) -> bool:  # noqa: ARG002 - allauth's hook
-        """Nobody signs up here yet."""
+        """Nobody signs up through allauth's own pages: ours are in entitlements/pages/sign_up.py."""
         return False
 
     def authenticate(self, request: HttpRequest, **credentials: Any) -> Account | None:
@@ -57,6 +58,7 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # untyped li
         """Begin a session with a new key; one of staff ends in time."""
         super().login(request, user)
         door.end_in_time(request)
+        note_seen(request)
 
     def get_reauthentication_methods(self, user: Any) -> list[dict[str, str]]:  # noqa: ARG002 - allauth's hook
         """Ask for the password, whatever else there is."""

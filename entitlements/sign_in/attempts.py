@@ -1,4 +1,6 @@
-"""How many wrong passwords and codes are taken before somebody has to wait. Nobody is locked out for good.
+"""How many wrong passwords and codes, sign-ups and wishes for a mail are taken before somebody has to wait.
+
+Nobody is locked out for good.
 
 Each try is counted before it is looked at, so that many at once are no way around, and taken back when it was right.
 Counted in Redis; while that is away each process counts for itself (entitlements/throttles.py).
@@ -21,10 +23,16 @@ _MINUTE: Final = 60
 
 
 class Guessed(StrEnum):
-    """What somebody may be guessing."""
+    """What somebody may be guessing, or asking for too often."""
 
     PASSWORD = "password"  # noqa: S105 - a name
     CODE = "code"
+    SIGN_UP = "sign_up"
+    MAIL = "mail"
+
+
+# Counted whether it was right or not.
+_ASKED: Final = frozenset({Guessed.SIGN_UP, Guessed.MAIL})
 
 
 class Counted(StrEnum):
@@ -58,6 +66,17 @@ LIMITS: Final[Mapping[Guessed, tuple[Most, ...]]] = MappingProxyType({
         Most(5, Counted.ACCOUNT, 5 * _MINUTE),
         Most(30, Counted.ACCOUNT, 24 * 60 * _MINUTE),
     ),
+    Guessed.SIGN_UP: (
+        Most(5, Counted.HERE, 60 * _MINUTE),
+        Most(30, Counted.ADDRESS, 60 * _MINUTE),
+        Most(10, Counted.ACCOUNT, 60 * _MINUTE),
+    ),
+    # Nobody's mailbox is filled through us.
+    Guessed.MAIL: (
+        Most(5, Counted.HERE, 60 * _MINUTE),
+        Most(30, Counted.ADDRESS, 60 * _MINUTE),
+        Most(10, Counted.ACCOUNT, 60 * _MINUTE),
+    ),
 })  # fmt: skip
 
 
@@ -80,14 +99,15 @@ def begin(what: Guessed, account: str, address: str) -> Attempt:
         number, second = divmod(now, most.seconds)
         key = _key(what, most.per, account, address)
         if count(key, number, most.seconds) > most.tries:
-            raise RateLimitedError(_please_wait(most.seconds - second), retry_after=most.seconds - second)
+            raise RateLimitedError(_please_wait(what, most.seconds - second), retry_after=most.seconds - second)
         attempt.counted.append((key, number, most.seconds))
     return attempt
 
 
-def _please_wait(seconds: int) -> str:
+def _please_wait(what: Guessed, seconds: int) -> str:
     minutes = -(-seconds // _MINUTE)
-    return f"Too many wrong tries. Please wait {minutes} minute{'' if minutes == 1 else 's'} and try again."
+    said = "You asked too often." if what in _ASKED else "Too many wrong tries."
+    return f"{said} Please wait {minutes} minute{'' if minutes == 1 else 's'} and try again."
 
 
 def _key(what: Guessed, per: Counted, account: str, address: str) -> str:

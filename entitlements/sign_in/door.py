@@ -19,6 +19,8 @@ from django.http import HttpRequest, HttpResponseBase, HttpResponseRedirect
 from django.urls import reverse
 from django.utils import timezone
 
+from entitlements.sign_in.sessions import rename_session
+
 STAFF_SESSION: Final = timedelta(hours=12)
 ADMIN: Final = "/admin/"
 # In the session: which second factor was proven in it. Another one since then has to be proven again.
@@ -56,7 +58,9 @@ def is_proven(request: HttpRequest, factor: int | None) -> bool:
 def prove(request: HttpRequest, factor: int) -> None:
     """Note in the session that this second factor was proven; the session gets a new key, and ends in time."""
     request.session[_PROVEN] = factor
+    before = request.session.session_key
     request.session.cycle_key()
+    rename_session(before, request.session.session_key)
     end_in_time(request)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from allauth.account.adapter import get_adapter
 from allauth.account.forms import LoginForm, ReauthenticateForm
 from allauth.account.internal.flows.login import record_authentication
 from allauth.core import context
 from allauth.mfa.totp.internal.auth import generate_totp_secret
 from cryptography.fernet import InvalidToken
 from django import forms
+from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 
@@ -22,6 +24,8 @@ from webhost.wire import client_address
 
 # In the session while somebody sets up a phone, encrypted as it will be in the database.
 _PENDING: Final = "pending_second_factor"
+_LONGEST_ADDRESS: Final = 254
+_LONGEST_PASSWORD: Final = 256
 _WRONG_CODE: Final = "This code is wrong, or was used already. Codes change every 30 seconds."
 
 
@@ -131,3 +135,129 @@ def _new_secret(request: HttpRequest) -> str:
     secret: str = generate_totp_secret()
     request.session[_PENDING] = encrypt(secret)
     return secret
+
+
+# --- Addresses and passwords of people ---------------------------------------------------------------
+
+
+def _address_field(label: str = "E-mail address", complete: str = "username") -> forms.EmailField:
+    attrs = {"autocomplete": complete, "autofocus": True}
+    return forms.EmailField(label=label, max_length=_LONGEST_ADDRESS, widget=forms.EmailInput(attrs=attrs))
+
+
+def _new_password_field(label: str = "Password") -> forms.CharField:
+    widget = forms.PasswordInput(attrs={"autocomplete": "new-password"})
+    return forms.CharField(label=label, strip=False, max_length=_LONGEST_PASSWORD, widget=widget)
+
+
+class AddressForm(forms.Form):
+    """An address to send a link to; wishes for mails are counted."""
+
+    asks = attempts.Guessed.MAIL
+    email = _address_field()
+
+    def clean_email(self) -> str:
+        """Return the address as accounts have it: in lower case, of ASCII."""
+        address = str(self.cleaned_data["email"]).strip().lower()
+        if not address.isascii():
+            raise ValidationError("Enter a valid email address.")
+        return address
+
+    def clean(self) -> dict[str, Any] | None:
+        """Count the wish, once there is nothing else wrong with it; raises ValidationError after too many."""
+        cleaned = super().clean()
+        if not self.errors:
+            ask(self.asks, self.cleaned_data["email"])
+        return cleaned
+
+
+class SignUpForm(AddressForm):
+    """An address and a password that fits the rules."""
+
+    asks = attempts.Guessed.SIGN_UP
+    password = _new_password_field()
+
+    def clean(self) -> dict[str, Any] | None:
+        """Hold the password to the rules, also against the address."""
+        if not self.errors:
+            _hold_to_rules(self, "password", Account(email=self.cleaned_data["email"]))
+        return super().clean()
+
+
+class NewPasswordForm(forms.Form):
+    """A password that fits the rules, for somebody with a link."""
+
+    password = _new_password_field("New password")
+
+    def __init__(self, *args: Any, user: Account, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.user = user
+        self.fields["password"].widget.attrs["autofocus"] = True
+
+    def clean(self) -> dict[str, Any] | None:
+        """Hold the password to the rules."""
+        cleaned = super().clean()
+        if not self.errors:
+            _hold_to_rules(self, "password", self.user)
+        return cleaned
+
+
+class _ProvenForm(forms.Form):
+    """Something that only who knows the present password may do."""
+
+    current = forms.CharField(
+        label="Your password now",
+        strip=False,
+        max_length=_LONGEST_PASSWORD,
+        widget=forms.PasswordInput(attrs={"autocomplete": "current-password", "autofocus": True}),
+    )
+
+    def __init__(self, *args: Any, user: Account, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.user = user
+
+    def clean_current(self) -> str:
+        """Take the password; wrong ones are counted as at the door."""
+        current = str(self.cleaned_data["current"])
+        if not get_adapter().reauthenticate(self.user, current):
+            raise ValidationError("This is not your password.")
+        return current
+
+
+class ChangePasswordForm(_ProvenForm):
+    """The present password and a new one."""
+
+    password = _new_password_field("New password")
+
+    def clean(self) -> dict[str, Any] | None:
+        """Hold the new password to the rules."""
+        cleaned = super().clean()
+        if not self.errors:
+            _hold_to_rules(self, "password", self.user)
+        return cleaned
+
+
+class ChangeAddressForm(_ProvenForm, AddressForm):
+    """The present password and another address."""
+
+    email = _address_field("New e-mail address", "email")
+
+    def clean_email(self) -> str:
+        """Refuse the address that the account has."""
+        address = super().clean_email()
+        if address == self.user.email:
+            raise ValidationError("This is your address already.")
+        return address
+
+
+def ask(what: attempts.Guessed, address: str) -> None:
+    """Count a wish for a mail to an address; raises ValidationError after too many."""
+    with refused_as_invalid():
+        attempts.begin(what, address, client_address(context.request))
+
+
+def _hold_to_rules(form: forms.Form, field: str, account: Account) -> None:
+    try:
+        validate_password(form.cleaned_data[field], account)
+    except ValidationError as error:
+        form.add_error(field, error)

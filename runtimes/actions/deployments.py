@@ -20,6 +20,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import F, Max, Q
 from django.utils import timezone
 
+from entitlements.actions.addresses import require_confirmed
 from entitlements.actions.gates import lock_account, require_room, require_runtime
 from entitlements.enums import LimitType, Runtime
 from runtimes.actions.grants import give_back_all, mark_given, open_grants
@@ -50,9 +51,11 @@ def write_line(deployment_id: UUID, line: str) -> None:
 def accept_deployment(agent: Agent, upload: BinaryIO, *, deployment_id: UUID | None = None) -> Deployment:
     """Check a bundle, ask the entitlements, and queue its deployment; return it as `deploying`.
 
-    Raises InvalidRequestError for a bad bundle (nothing is stored), LimitExceededError for a gate or a
-    cap, ConflictError while another deployment of this agent is under way.
+    Raises ForbiddenError while the owner's address is not confirmed, InvalidRequestError for a bad bundle
+    (nothing is stored), LimitExceededError for a gate or a cap,
+    ConflictError while another deployment of this agent is under way.
     """
+    require_confirmed(agent.account_id)
     upload.seek(0, 2)
     if upload.tell() > settings.BUNDLE_LIMIT:
         raise InvalidRequestError("The bundle is too large.", status=413, path="bundle")

@@ -1,7 +1,13 @@
-"""The pages of this app, each in a module of its own."""
+"""The pages of usage: metrics of an agent, invocations with their receipts, usage events, alerts."""
 
 from __future__ import annotations
 
-from telemetry.pages import confirm, events, invocations, metrics
+from telemetry.pages import alerts, confirm, events, invocations, metrics
 
-urlpatterns = [*confirm.urlpatterns, *events.urlpatterns, *invocations.urlpatterns, *metrics.urlpatterns]
+urlpatterns = [
+    *alerts.urlpatterns,
+    *confirm.urlpatterns,
+    *events.urlpatterns,
+    *invocations.urlpatterns,
+    *metrics.urlpatterns,
+]

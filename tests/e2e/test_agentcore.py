@@ -418,7 +418,9 @@ class TestWithoutTheRuntime:
         form = {
             "name": "premium", "runtimeProvider": "agentcore", "sessionId": owned.session, "reason": "again",
             "tier": "starter", "interval": "month", "value": "a new value", "prompt": "hi",
-            "description": "text", "confirm": owned.agent.name,
+            "description": "text", "confirm": owned.agent.name, "token": str(new_id()), "scopes": "read", "days": "30",
+            "kind": "email", "address": "ops@example.com", "thresholds": "80", "email": "other@example.com",
+            "current": "a-long-enough-secret", "password": "another-long-secret", "session": "1", "link": "of-nobody",
         }  # fmt: skip
         return requests.request(
             method, owned.product.url + path, timeout=30, allow_redirects=False,

@@ -18,7 +18,7 @@ from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.urls.resolvers import RoutePattern
 
-from entitlements.actions.notices import send_notices
+from entitlements.actions.send_notices import send_notices
 from entitlements.groups import GROUPS
 from entitlements.models import Account, Notice, SecondFactor
 from entitlements.sign_in.checks import staff_prove_a_second_factor

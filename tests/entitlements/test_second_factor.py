@@ -149,7 +149,7 @@ class TestSigningIn:
     ) -> None:
         enrolled(alice, clock)
         assert alice.type_password()["Location"] == "/sign-in/code/"
-        for address in ("/", "/v1/me", "/settings/security/", "/settings/security/app/"):
+        for address in ("/agents/", "/v1/me", "/settings/security/", "/settings/security/app/"):
             assert alice.client.get(address).status_code in {302, 401}
         assert "_auth_user_id" not in alice.client.session
 
@@ -171,7 +171,7 @@ class TestSigningIn:
         alice.type_password()
         clock.shift(301)
         assert alice.type_code(alice.code())["Location"] == "/sign-in/"
-        assert alice.client.get("/").status_code == 302
+        assert alice.client.get("/billing/").status_code == 302
 
     @pytest.mark.parametrize("later", [-1, 0, 1])
     def test_a_phone_whose_clock_is_half_a_minute_off_signs_in(
@@ -197,7 +197,7 @@ class TestSigningIn:
         alice.type_password()
         assert "was used already" in alerts(alice.type_code(used))
         assert "was used already" in alerts(alice.type_code(alice.code(-1))), "older than the newest that was taken"
-        assert alice.client.get("/").status_code == 302
+        assert alice.client.get("/billing/").status_code == 302
 
     def test_the_code_that_set_it_up_is_not_taken_again(self, alice: Person) -> None:
         alice.type_password()
@@ -280,14 +280,14 @@ class TestTheSession:
             stella.confirm_password("/")  # writes the session
         clock.shift(timedelta(minutes=4))
         assert stella.client.get("/admin/")["Location"].startswith("/admin/login/")
-        assert stella.client.get("/").status_code == 302
+        assert stella.client.get("/billing/").status_code == 302
 
     def test_one_of_staff_without_a_phone_ends_as_soon(self, stella: Person, clock: time_machine.Traveller) -> None:
         stella.type_password()
         clock.shift(timedelta(hours=11, minutes=59))
         assert stella.client.get("/").status_code == 200
         clock.shift(timedelta(minutes=2))
-        assert stella.client.get("/").status_code == 302
+        assert stella.client.get("/billing/").status_code == 302
 
     def test_one_of_a_customer_lasts_two_weeks(self, alice: Person, clock: time_machine.Traveller) -> None:
         alice.type_password()
@@ -299,7 +299,7 @@ class TestTheSession:
         account = Account.objects.get(pk=stella.account.pk)
         account.set_password("another-long-secret")
         account.save()
-        assert stella.client.get("/").status_code == 302
+        assert stella.client.get("/billing/").status_code == 302
 
 
 class TestRemoving:

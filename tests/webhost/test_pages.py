@@ -48,8 +48,8 @@ def row(page: Any, measure: str) -> str:
 
 class TestSigningIn:
     def test_a_stranger_is_sent_to_the_sign_in_page_and_back(self) -> None:
-        answer = Client().get("/")
-        assert (answer.status_code, answer["Location"]) == (302, "/sign-in/?next=/")
+        answer = Client().get("/billing/")
+        assert (answer.status_code, answer["Location"]) == (302, "/sign-in/?next=/billing/")
         assert Client().post("/agents/", {"name": "mine"}).status_code == 302
 
     def test_alice_signs_in_with_her_address_in_any_case(self) -> None:
@@ -79,13 +79,13 @@ class TestSigningIn:
         assert client.get("/sign-out/").status_code == 405
         assert client.get("/").status_code == 200
         assert client.post("/sign-out/").status_code == 302
-        assert client.get("/").status_code == 302
+        assert client.get("/billing/").status_code == 302
 
     def test_a_disabled_account_is_out_at_once(self) -> None:
         alice = make_account("alice")
         client = signed_in(alice)
         Account.objects.filter(pk=alice.pk).update(is_active=False)
-        assert client.get("/").status_code == 302
+        assert client.get("/billing/").status_code == 302
 
     def test_a_form_from_elsewhere_is_refused(self) -> None:
         client = Client(enforce_csrf_checks=True)

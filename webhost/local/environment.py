@@ -112,7 +112,7 @@ def settings_for(directory: Path, kept: Kept, given: Mapping[str, str]) -> dict[
         "ARTIFACTS_DIR": str(directory / "artifacts"),
         "NODE_MODULES_DIR": str(STATE / "node" / "node_modules"),
         "NODE_BINARY": str(node.node_binary()),
-        "EMAIL_URL": "consolemail://",
+        "EMAIL_URL": f"filemail:///{directory / 'mail'}",
         "CLOUDFLARE_ACCOUNT_ID": kept["CLOUDFLARE_ACCOUNT_ID"],
         "CLOUDFLARE_API_TOKEN": kept["CLOUDFLARE_API_TOKEN"],
         "CLOUDFLARE_NAMESPACE": "whs",

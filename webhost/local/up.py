@@ -68,6 +68,7 @@ webhost.systems runs at {url} (ready after {seconds:.1f} s; data and logs in {pr
   Admin      {url}/admin/     {people["admin"]} / {people["password"]}
   Billing    {url}/billing/   card 4242 4242 4242 4242; no money moves
   Docs       {url}/docs/      the API to try: {url}/v1/docs
+  Mail       none leaves this machine: files in {product.directory / "mail"}; `make mail` prints the newest
 
 Try, in another terminal:
 

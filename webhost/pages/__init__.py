@@ -10,10 +10,10 @@ import runtimes.pages
 import telemetry.pages
 from webhost.pages.agents import show_agents
 from webhost.pages.documentation import show_documentation
-from webhost.pages.overview import show_overview
+from webhost.pages.landing import show_home
 
 urlpatterns = [
-    path("", show_overview, name="overview"),
+    path("", show_home, name="overview"),
     path("docs/", show_documentation, name="documentation"),
     path("docs/<path:path>", show_documentation, name="documentation-file"),
     path("agents/", show_agents, name="agents"),

@@ -10,6 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.db import transaction
 
+from entitlements.actions.addresses import vouch_for_address
 from entitlements.enums import Scope
 from entitlements.models import Account, ApiToken
 from webhost.history import noted
@@ -45,6 +46,7 @@ class Command(BaseCommand):
             account = Account.objects.create_user(
                 email, password, is_staff=options["staff"], is_superuser=options["staff"]
             )
+            vouch_for_address(account)
         else:
             account.set_password(password)
             account.save(update_fields=["password"])

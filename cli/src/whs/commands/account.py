@@ -10,13 +10,13 @@ import click
 
 from whs import show
 from whs.app import App, json_option, pass_app
-from whs.client import Client
+from whs.client import Client, part
 from whs.config import Config, config_path, save_config
 from whs.errors import RefusedError, UsageError
 from whs.terminal import is_interactive, read_input
 
-# Where the service says how a token is made.
-TOKEN_PAGE: Final = "/"  # noqa: S105 - an address, not a token
+# Where a token is made.
+TOKEN_PAGE: Final = "/settings/tokens/"  # noqa: S105 - an address, not a token
 _MEASURES: Final = ("requests", "tokens", "computeMs", "toolCalls", "codeExecutionMs", "browserSessions")
 _OTHER: Final = "deleted agents"
 _TITLES: Final = ("requests", "tokens", "compute ms", "tool calls", "code ms", "browsers")
@@ -138,12 +138,12 @@ def _added_up(app: App, found: dict[str, Any], by: str) -> list[tuple[str, Count
     sums: dict[str, Counter[str]] = {}
     span = {"from": found["startsAt"], "to": found["resetsAt"], "bucket": "day"}
     for agent_id, name in _names(app).items():
-        metrics = app.client.get(f"/v1/agents/{agent_id}/metrics", **span)
+        metrics = app.client.get(f"/v1/agents/{part(agent_id)}/metrics", **span)
         parts = metrics["buckets"] if by == "day" else [metrics["totals"]]
-        for part in parts:
-            used = Counter({measure: part[measure] for measure in _MEASURES})
+        for line in parts:
+            used = Counter({measure: line[measure] for measure in _MEASURES})
             if any(used.values()):
-                sums.setdefault(part["at"][:10] if by == "day" else name, Counter()).update(used)
+                sums.setdefault(line["at"][:10] if by == "day" else name, Counter()).update(used)
     return sorted(sums.items())
 
 

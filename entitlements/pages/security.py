@@ -28,6 +28,7 @@ from django.views.decorators.http import require_GET
 from django.views.generic.edit import FormView
 
 from entitlements.actions import second_factors as actions
+from entitlements.actions.addresses import is_confirmed, wanted_address
 from entitlements.sign_in import door
 from entitlements.sign_in.forms import CodeForm, PasswordForm, SetUpForm, forget_pending_secret
 from entitlements.sign_in.refusing import WaitingMixin
@@ -66,6 +67,9 @@ def security(request: HttpRequest) -> HttpResponse:
     account = account_of(request)
     factor = door.factor_of(account.pk)
     context = {
+        "tab": "security",
+        "confirmed": is_confirmed(account.pk),
+        "wanted": wanted_address(account.pk),
         "factor": factor,
         "codes_left": actions.recovery_codes_left(account.pk) if factor else 0,
         "required": settings.STAFF_TOTP and account.is_staff,

@@ -19,7 +19,6 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_safe
 from django.views.generic.edit import FormView
 
-from entitlements import security_pages
 from entitlements.sign_in.forms import CodeForm, SignInForm
 from entitlements.sign_in.refusing import WaitingMixin
 
@@ -81,5 +80,4 @@ urlpatterns = [
     path("sign-in/", SignIn.as_view(), name="account_login"),
     path("sign-in/code/", SignInCode.as_view(), name="mfa_authenticate"),
     path("sign-out/", sign_out, name="account_logout"),
-    *security_pages.urlpatterns,
 ]
