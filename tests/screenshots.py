@@ -111,7 +111,14 @@ def main() -> int:
             "agent": f"/admin/runtimes/agent/{UUID(agent['id'].removeprefix('agt_'))}/change/",
         }  # fmt: skip
         tabs = ("metrics", "playground", "secrets", "sessions", "settings", "delete")
-        mine = PAGES | {"agents-list": "/agents/", "agent-page": f"/agents/{agent['id']}/"}
+        mine = PAGES | {
+            "invocations": "/invocations/",
+            "usage-events": "/usage/events/",
+            "agents-list": "/agents/",
+            "agent-page": f"/agents/{agent['id']}/",
+        }
+        newest = customer.call("GET", "/v1/invocations?limit=1").json()["items"][0]["id"]
+        mine["receipt"] = f"/invocations/{newest}/"
         mine |= {f"agent-{tab}": f"/agents/{agent['id']}/{tab}/" for tab in tabs}
         for person, pages in ((customer, mine), (support, desk)):
             for size, (width, height) in SIZES.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -14,12 +14,14 @@ from entitlements.enums import Outcome
 from entitlements.models import Admission
 from runtimes.models import Agent
 from webhost.errors import InvalidRequestError, NotFoundError
+from webhost.ids import first_id_since
 from webhost.paging import cursor_after, paginate, rows_after, rows_beside
 from webhost.period import period_of
 
 # What leads the index of an account's receipts.
 PLACE: Final = ("period", "id")
 _MOST_LOOKED_AT: Final = 20_000
+_LATEST: Final = timedelta(hours=73)
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,9 @@ def _edge(account_id: UUID, chosen: ReceiptFilter, cursor: str) -> Admission | N
     """Return the last receipt that one page looks at, None where it looks at all; counted by the index alone."""
     rows = Admission.objects.filter(account_id=account_id)
     rows = rows.filter(period__gte=period_of(chosen.since)) if chosen.since else rows
-    rows = rows.filter(period__lte=period_of(chosen.until)) if chosen.until else rows
+    if chosen.until:
+        # Begun at the end of the span: ids tell when they were made, and a report may tell of a call 72 hours late.
+        rows = rows.filter(period__lte=period_of(chosen.until), id__lt=first_id_since(chosen.until + _LATEST))
     ahead = rows_after(rows, cursor, PLACE).order_by("-period", "-id").values_list("id", flat=True)
     ends = list(ahead[_MOST_LOOKED_AT - 1 : _MOST_LOOKED_AT + 1])
     return Admission.objects.get(pk=ends[0]) if len(ends) > 1 else None

@@ -17,6 +17,7 @@ from webhost.paging import Page, cursor_after, place_of
 
 _BY: Final = ("id",)
 _MOST_DEPLOYMENTS: Final = 1000
+_AT_ONCE: Final = 200
 _NOT_OWNED_YET: Final = (ReportStatus.PENDING, ReportStatus.PARKED)
 _LARGEST_ID: Final = 2**63 - 1
 # Neighbours may have come in another order than they were numbered in.
@@ -92,8 +93,22 @@ def _of_account(account_id: UUID, deployments: Sequence[UUID], chosen: EventFilt
             branches.append(free)
     ids: set[int] = set()
     for branch in branches:
-        ids.update(_chosen(branch, chosen).order_by("-id").values_list("id", flat=True)[:most])
+        ids.update(_newest(branch, chosen, most))
     return sorted(ids, reverse=True)[:most]
+
+
+def _newest(rows: QuerySet[Report], chosen: EventFilter, most: int) -> list[int]:
+    """Return the newest ids of a branch. Accepted are nearly all: they are picked from the newest of any status.
+
+    Asked for by its status, that of a large account sends the planner along all accounts' reports by number.
+    """
+    wanted = _chosen(rows, chosen)
+    if chosen.status == ReportStatus.ACCEPTED:
+        newest = list(rows.order_by("-id").values_list("id", flat=True)[:_AT_ONCE])
+        found = list(wanted.filter(pk__in=newest).order_by("-id").values_list("id", flat=True)[:most])
+        if len(found) == most or len(newest) < _AT_ONCE:
+            return found
+    return list(wanted.order_by("-id").values_list("id", flat=True)[:most])
 
 
 def _chosen(rows: QuerySet[Report], chosen: EventFilter) -> QuerySet[Report]:

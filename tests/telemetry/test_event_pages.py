@@ -11,6 +11,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from telemetry.actions import usage_events
 from telemetry.models import Report
 from tests.entitlements.admin_pages import said
 from tests.factories import make_account
@@ -125,19 +126,29 @@ class TestFilters:
         assert events_in(shown(alice, status="duplicate")) == ["b1", "a1"]
         assert events_in(shown(alice, status="rejected")) == ["a0"]
 
-    def test_pages_are_turned_without_missing_or_repeating_one(self, alice: Workload) -> None:
+    @pytest.mark.parametrize("at_once", [200, 26])
+    def test_pages_are_turned_without_missing_or_repeating_one(
+        self, alice: Workload, monkeypatch: pytest.MonkeyPatch, at_once: int
+    ) -> None:
+        monkeypatch.setattr(usage_events, "_AT_ONCE", at_once)
         for n in range(60):
             alice.report(eventId=f"e{n}")
         alice.statuses()
         park(alice, "e20")
         park(alice, "e59")
-        for query in ({}, {"agent": alice.agent.public_id}):
+        every = [f"e{n}" for n in range(59, -1, -1)]
+        accepted = [event for event in every if event not in ("e20", "e59")]
+        for query, expected in (
+            ({}, every),
+            ({"agent": alice.agent.public_id}, every),
+            ({"status": "accepted"}, accepted),
+        ):
             page = shown(alice, **query)
             found = events_in(page)
             while page.context["older"]:
                 page = shown(alice, page.context["older"])
                 found += events_in(page)
-            assert found == [f"e{n}" for n in range(59, -1, -1)]
+            assert found == expected
 
     def test_a_time_is_from_then_on_and_before_then(self, alice: Workload) -> None:
         noon = (timezone.now() - timedelta(days=10)).replace(hour=12, minute=0, second=0, microsecond=0)
