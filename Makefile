@@ -24,6 +24,8 @@ LOCAL := $(PYTHON) -m webhost.local
 COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --no-header --quiet
 ARGS ?=
+# All tests run in two processes, each with a PostgreSQL, a Valkey and a product of its own.
+AT_ONCE := --numprocesses 2 --dist loadfile
 
 export UV_SYSTEM_CERTS := 1
 export VIRTUAL_ENV := $(CURDIR)/.venv
@@ -64,7 +66,7 @@ demo: .venv/installed docs
 	@$(LOCAL) product -- $(PYTHON) -m webhost.local.demo
 
 test: .venv/installed docs
-	@$(LOCAL) run -- $(PYTHON) -m pytest $(ARGS)
+	@$(LOCAL) run -- $(PYTHON) -m pytest $(or $(ARGS),$(AT_ONCE))
 
 check: .venv/installed
 	@$(LOCAL) run -- $(MAKE) --no-print-directory checks

@@ -13,10 +13,35 @@ from pathlib import Path
 import django
 import pytest
 
+from webhost.local.stack import Stack
+
 if "DATABASE_URL" not in os.environ:
     raise SystemExit(
         "The tests need PostgreSQL and Valkey: run `make test`, or `make test ARGS='tests/entitlements -k name'`."
     )
+_stacks: list[Stack] = []
+
+
+def _bring_own_services() -> None:
+    """Give a second worker (pytest-xdist) its own PostgreSQL and Valkey, so that two never meet in one database."""
+    if os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
+        return
+    folder = Path(tempfile.mkdtemp(prefix="webhost-worker-"))
+    folder.chmod(0o711)  # PostgreSQL, which is another user where we are root, has its data below it
+    stack = Stack(folder)
+    _stacks.append(stack)
+    stack.start()
+    os.environ.update(stack.environment)
+
+
+def pytest_unconfigure() -> None:
+    """Stop what a worker brought."""
+    for stack in _stacks:
+        stack.remove()
+    _stacks.clear()
+
+
+_bring_own_services()
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webhost.settings")
 django.setup()
 
