@@ -180,7 +180,7 @@ class TestOneBoxLeadsToEverything:
 class TestNothing:
     @pytest.mark.parametrize(
         "term", ["", "   ", "nobody@nowhere.example", "agt_", "agt_" + "0" * 32, "trc_x", "\x00", "%", "_", "x" * 5000,
-                 "override 99999999999999999", "<script>alert(1)</script>", "' OR 1=1 --", str(uuid4())],
+                 "override 99999999999999999", "<script>alert(1)</script>", "' OR 1=1 --", "4f6c1d2e-0000-4000-8000-000000000000"],
     )  # fmt: skip
     def test_whatever_is_typed_is_answered_with_what_can_be_searched(self, stella: Staff, term: str) -> None:
         page = stella.client.get(SEARCH, {"q": term})
