@@ -9,39 +9,15 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import django
 import pytest
-
-from webhost.local.stack import Stack
 
 if "DATABASE_URL" not in os.environ:
     raise SystemExit(
         "The tests need PostgreSQL and Valkey: run `make test`, or `make test ARGS='tests/entitlements -k name'`."
     )
-_stacks: list[Stack] = []
-
-
-def _bring_own_services() -> None:
-    """Give a second worker (pytest-xdist) its own PostgreSQL and Valkey, so that two never meet in one database."""
-    if os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
-        return
-    folder = Path(tempfile.mkdtemp(prefix="webhost-worker-"))
-    folder.chmod(0o711)  # PostgreSQL, which is another user where we are root, has its data below it
-    stack = Stack(folder)
-    _stacks.append(stack)
-    stack.start()
-    os.environ.update(stack.environment)
-
-
-def pytest_unconfigure() -> None:
-    """Stop what a worker brought."""
-    for stack in _stacks:
-        stack.remove()
-    _stacks.clear()
-
-
-_bring_own_services()
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webhost.settings")
 django.setup()
 
@@ -50,15 +26,37 @@ from django.db import connections  # noqa: E402
 from playwright.sync_api import Browser, Page, sync_playwright  # noqa: E402
 from pytest_django.plugin import DjangoDbBlocker  # noqa: E402
 
+from webhost.local.environment import SETTINGS  # noqa: E402
 from webhost.local.product import Part, Product  # noqa: E402
+from webhost.local.stack import Stack  # noqa: E402
 
 _running: list[Product] = []
+_stacks: list[Stack] = []
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 # As root there is no sandbox; the rest keeps a browser from calling home.
 _BROWSER_FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(specs: list[Any]) -> None:
+    """Give each worker but the first its own PostgreSQL and Valkey, so that no two meet in one database."""
+    for spec in specs[1:]:
+        folder = Path(tempfile.mkdtemp(prefix="webhost-worker-"))
+        folder.chmod(0o711)  # PostgreSQL, which is another user where we are root, has its data below it
+        stack = Stack(folder)
+        _stacks.append(stack)
+        stack.start()
+        spec.env.update({name: stack.environment[name] for name in SETTINGS if name in stack.environment})
+
+
+def pytest_unconfigure() -> None:
+    """Stop what was started for workers."""
+    for stack in _stacks:
+        stack.remove()
+    _stacks.clear()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -119,7 +119,9 @@ class TestAddingAnOverride:
             assert "Only a superuser grants staff more." in said(steve.client.get(page["Location"]))
             assert not Override.objects.filter(account=account).exists()
 
-    @pytest.mark.parametrize("given", ["nobody", "account=nobody&key=x&value=y&ends=z", "account=4f6c1d2e-0000-4000-8000-000000000000"])
+    @pytest.mark.parametrize(
+        "given", ["nobody", "account=nobody&key=x&value=y&ends=z", "account=4f6c1d2e-0000-4000-8000-000000000000"]
+    )
     def test_a_link_that_makes_no_sense_opens_an_empty_form(self, steve: Staff, given: str) -> None:
         assert steve.client.get(f"{steve.url(Override, 'add')}?{given}").status_code == 200
 
