@@ -115,7 +115,7 @@ class TestThresholds:
         assert body["traceId"] == refused.headers["X-Trace-Id"]
         assert (body["error"]["code"], body["error"]["retryable"]) == ("LIMIT_EXCEEDED", False)
         assert set(body["error"]["details"]) == {
-            "limitType", "periodKey", "current", "limit", "resetsAt", "source", "suggestedAction", "exceeded",
+            "limitType", "periodKey", "current", "limit", "resetsAt", "source", "suggestedAction", "exceeded", "docs",
         }  # fmt: skip
 
     def test_what_is_left_is_in_the_headers_of_every_answer(self, product: Product) -> None:

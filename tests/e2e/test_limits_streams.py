@@ -98,6 +98,7 @@ class TestBreaking:
         events = events_of(agent.stream({"events": 5, "throwAfter": 3, "pause": 50}))
         assert [kind for kind, _ in events] == ["meta", "delta", "delta", "delta", "error"]
         assert events[-1][1]["error"]["code"] == "RUNTIME_ERROR"
+        assert events[-1][1]["error"]["details"]["docs"] == f"{product.url}/docs/errors/#runtime-error"
         row = closed(agent)
         assert (row.outcome, row.error_class) == ("failed", "AgentError")
         assert row.charged_tokens > 0

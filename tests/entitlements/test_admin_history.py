@@ -197,7 +197,7 @@ class TestFinding:
             with CaptureQueriesContext(connection) as queries:
                 assert len(self.rows(stella, object=f"entitlements.Tier:{tier.pk}", did="update")) == many
             counts.append(len(queries))
-        assert counts[0] == counts[1]
+        assert counts[1] <= counts[0]
 
     def test_an_export_is_all_of_it_however_many_pages(self, stella: Staff, monkeypatch: pytest.MonkeyPatch) -> None:
         tier = make_tier(max_agents=0)
